@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 else:
     _LEDGER = {"path": (str | None, None), "exclude": (bool, True)}
     PolicyConfig = options_of("PolicyConfig", Policy)
-    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
+    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, fields=_LEDGER)
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 

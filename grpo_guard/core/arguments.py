@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
 from types import FunctionType
@@ -20,12 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def worded(function: F) -> F:
-    """Wrap a function so that missing, unknown and surplus arguments raise readable errors.
-
-    Raises:
-        TypeError: when called with arguments that it cannot take.
-    """
+def worded(function: F, about: Any = None) -> F:
+    """Wrap a function so that missing, unknown and surplus arguments raise a readable TypeError,
+    with the name and the docstring of ``about``, by default those of the function."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +33,7 @@ def worded(function: F) -> F:
             # An error raised inside the function has a frame of its own.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            problem = _complaint(function.__name__, function, args, kwargs)
+            problem = _complaint(about or function, function, args, kwargs)
             raise TypeError(problem or str(error)) from None
 
     return call  # type: ignore[return-value]
@@ -43,31 +41,15 @@ def worded(function: F) -> F:
 
 def worded_class(kind: C) -> C:
     """Give a class's constructor the readable errors of `worded`."""
-    init: Any = kind.__init__  # type: ignore[misc]
-
-    @functools.wraps(init)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            init(self, *args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            problem = _complaint(kind.__name__, init, (self, *args), kwargs, about=kind)
-            raise TypeError(problem or str(error)) from None
-
-    kind.__init__ = construct  # type: ignore[misc]
+    kind.__init__ = worded(kind.__init__, kind)  # type: ignore[misc]
     return kind
 
 
 def _complaint(
-    name: str,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    about: object = None,
+    about: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
     """What is wrong with the arguments of a call; None if nothing is."""
-    parameters = inspect.signature(function).parameters
+    name, parameters = about.__name__, inspect.signature(function).parameters
     ordered = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = [*ordered, *(p for p in parameters.values() if p.kind is p.KEYWORD_ONLY)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -86,7 +68,7 @@ def _complaint(
     taken = {p.name for p in ordered[: len(args)]} | kwargs.keys()
     for p in by_name:
         if p.default is p.empty and p.name not in taken:
-            what = meaning(about or function, p.name) or "a value"
+            what = meaning(about, p.name) or "a value"
             return f"{name}.{p.name}: expected a value, got nothing; it is: {what}"
     return None
 
@@ -107,12 +89,7 @@ def meaning(maker: Any, parameter: str) -> str:
 
 
 def expected_verifier(where: str, got: object) -> TypeError:
-    """The error for a value that is not a verifier, with what to write instead.
-
-    Args:
-        where: The argument.
-        got: The value that was passed in place of a `CompletionVerifier`.
-    """
+    """The error for a value that is not a verifier, with what to write in its place."""
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
@@ -126,12 +103,18 @@ def expected_verifier(where: str, got: object) -> TypeError:
     return TypeError(f"{where}: expected a CompletionVerifier, got {hint}")
 
 
-def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
-    """Check that a list of verifiers was passed, and return it as a tuple.
+def is_finite(value: object) -> bool:
+    """Whether it is a finite number, and neither True nor False."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
-    Raises:
-        TypeError: it is not a list or tuple.
-    """
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether it is an integer from ``least`` on, and neither True nor False."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
+    """Return a list of verifiers as a tuple; raise TypeError if it is not a list or tuple."""
     if isinstance(got, list | tuple):
         return tuple(got)
     one = f"; a list of one is written [{type(got).__name__}(...)]"

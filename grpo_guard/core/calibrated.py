@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.files import write_whole
@@ -59,11 +58,7 @@ class HonestScores:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
-        """Collect the scores from verdicts on honest completions.
-
-        Raises:
-            ValueError: the verifier abstained on all of them.
-        """
+        """Collect the scores from verdicts on honest completions; not all may be abstentions."""
         judged = [v for v in verdicts if not v.abstained]
         return cls(
             len(judged),
@@ -81,24 +76,12 @@ class HonestScores:
         """
         return self.p_of(0.0)
 
-    def p_value(self, verdict: Verdict) -> float:
-        """The conformal p-value of a verdict that is not an abstention."""
-        return self.p_of(score(verdict))
-
     def p_of(self, score: float) -> float:
         """The conformal p-value of a score."""
         at_most = bisect_right(self.scores, score)
         if at_most == len(self.scores) < self.completions or score >= 1.0:
             return 1.0
         return (1 + at_most) / (self.completions + 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "completions": self.completions,
-            "rejected": self.rejected,
-            "abstained": self.abstained,
-            "scores": list(self.scores),
-        }
 
 
 def score(verdict: Verdict) -> float:
@@ -174,7 +157,7 @@ class Calibrated(ByRow):
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:
             return verdict
-        p = self.honest.p_value(verdict)
+        p = self.honest.p_of(score(verdict))
         if self.alpha is None or verdict.cause is not Cause.JUDGED:
             return replace(verdict, p_value=p)
         return decided_by_p(replace(verdict, p_value=p), self.alpha)
@@ -182,16 +165,12 @@ class Calibrated(ByRow):
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
     """Write verifiers' honest scores by verifier name; the file is complete or not written."""
-    data = {"format": FORMAT, "verifiers": {name: h.to_dict() for name, h in honest.items()}}
+    data = {"format": FORMAT, "verifiers": {name: asdict(h) for name, h in honest.items()}}
     write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 
 
 def read_calibration(path: str | Path, name: str) -> HonestScores:
-    """Read one verifier's honest scores from a file.
-
-    Raises:
-        CalibrationFileError: with the file, what was expected and what is there.
-    """
+    """Read one verifier's honest scores from a file; raise CalibrationFileError if it has none."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

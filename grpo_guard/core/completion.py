@@ -24,6 +24,9 @@ MAX_TOKENS: Final = 2**21
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
 
+# What was got, in words of ours and not a sender's.
+_WORDS: Final = ("nothing", "an unknown field", "a larger one", "larger ones")
+
 # Names that other file formats use for these fields.
 _ELSEWHERE: Final = {
     **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
@@ -44,7 +47,8 @@ class CompletionError(ValueError):
     def __init__(self, field_name: str, expected: str, got: Any) -> None:
         # An unknown field's name is the sender's; unescaped, it could control the terminal.
         self.field = shown(field_name)[1:-1]
-        self.problem = f"expected {expected}, got {_got(got)}"
+        plain = type(got) is str and got in _WORDS
+        self.problem = f"expected {expected}, got {got if plain else shown(got)}"
         super().__init__(f"{self.field}: {self.problem}")
 
 
@@ -262,7 +266,11 @@ def _text_or_none(name: str, value: Any) -> str | None:
 
 def _node(name: str, value: Any) -> str | None:
     text = _text_or_none(name, value)
-    return text if text is None or len(text) <= MAX_NAME else _cut(text)
+    if text is None or len(text) <= MAX_NAME:
+        return text
+    # The same node keeps the same short name, and no two nodes share one.
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{text[: MAX_NAME - 40]}...{digest}"
 
 
 def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
@@ -303,21 +311,15 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Read token ids from lists, tuples, NumPy arrays and tensors of integers.
-
-    Args:
-        name: Of the field, for messages.
-        value: At most `MAX_TOKENS` integers; None = none.
+    """Read token ids from lists, tuples, NumPy arrays and tensors of integers; None = none.
 
     Raises:
         CompletionError: it is not a list of ids. Other exceptions only if iterating raises them.
     """
     if value is None:
         return None
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise CompletionError(name, "a list of integers or null", value)
     ids = []
-    for item in _bounded(name, value):
+    for item in _items(name, value, "integers"):
         try:
             if isinstance(item, bool):
                 raise TypeError
@@ -329,8 +331,10 @@ def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
     return tuple(ids)
 
 
-def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
+def _items(name: str, value: Any, kind: str) -> Iterator[Any]:
     """The items; raises before the first if the length is known to exceed `MAX_TOKENS`."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise CompletionError(name, f"a list of {kind} or null", value)
     if isinstance(value, Sized) and len(value) > MAX_TOKENS:
         raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
     for place, item in enumerate(value):
@@ -339,19 +343,11 @@ def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-def _cut(name: str) -> str:
-    """Shorten a name: the same node keeps the same short name, and no two nodes share one."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return f"{name[: MAX_NAME - 40]}...{digest}"
-
-
 def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | None:
     if value is None:
         return None
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise CompletionError(name, "a list of numbers or null", value)
     numbers = []
-    for item in _bounded(name, value):
+    for item in _items(name, value, "numbers"):
         if isinstance(item, bool | str | bytes):
             raise CompletionError(name, "a list of numbers or null", item)
         try:
@@ -362,11 +358,6 @@ def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | No
             raise CompletionError(name, "numbers, not NaN", item)
         numbers.append(number)
     return tuple(numbers)
-
-
-def _got(value: Any) -> str:
-    words = ("nothing", "an unknown field", "a larger one", "larger ones")
-    return value if type(value) is str and value in words else shown(value)
 
 
 _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {

@@ -82,12 +82,7 @@ class Detokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any, **options: Collection[int]) -> Detokenizer:
-        """The cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged.
-
-        Args:
-            tokenizer: One, or a `Detokenizer`.
-            **options: ``special`` and ``ends``.
-        """
+        """The cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged."""
         if isinstance(tokenizer, cls):
             return tokenizer
         if isinstance(tokenizer, str):

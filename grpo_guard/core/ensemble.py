@@ -94,6 +94,8 @@ class Only(ByRow):
     """
 
     shows_some = True
+    steps_aside = True
+    compares_ids = False  # it compares nothing for completions that do not match
 
     def __init__(
         self,
@@ -110,14 +112,6 @@ class Only(ByRow):
     @property
     def idle_without(self) -> Mapping[str, str]:
         return dict.fromkeys(self.fields, "looks at nothing")
-
-    @property
-    def steps_aside(self) -> bool:
-        return True
-
-    @property
-    def compares_ids(self) -> bool:
-        return False  # it compares nothing for completions that do not match
 
     @property
     def smallest_p(self) -> float:

@@ -12,15 +12,13 @@ from typing import TextIO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 so that a reader never sees half of it.
+    """Write a text file in UTF-8 so that a reader never sees half of it; raises OSError and changes
+    nothing if it cannot.
 
-    The text first goes to a new file in the same folder under an unguessable name: in a folder
-    that others can write to, a link planted under a predictable name would make us overwrite
-    another file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``),
-    it is written in place, because root could replace it with a file.
-
-    Raises:
-        OSError: it cannot be written; the old content is unchanged.
+    The text first goes to a new file in the same folder under an unguessable name: in a folder that
+    others can write to, a link planted under a predictable name would make us overwrite another
+    file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``), it is
+    written in place, because root could replace it with a file.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with open(os.open(path, os.O_WRONLY), "w", encoding="utf-8") as device:
@@ -39,15 +37,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
-    """A UTF-8 text file that is visible under its name while it is written.
+    """A UTF-8 text file that is visible under its name while it is written; ``-`` is standard
+    output.
 
-    It replaces an existing file as soon as it is opened. A link itself is replaced, not its
-    target, as in `write_whole`. A terminal, a pipe or a device is written in place.
-
-    Args:
-        path: Where to write; ``-`` is standard output.
-        resume: Append to the existing content, which must be a file.
-        OSError: it cannot be opened.
+    It replaces an existing file as soon as it is opened, unless ``resume`` appends to its content.
+    A link itself is replaced, not its target, as in `write_whole`. A terminal, a pipe or a device
+    is written in place.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -71,11 +66,7 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 
 def require_other(out: Path, *read: Path) -> None:
-    """Refuse to overwrite an input with the result.
-
-    Raises:
-        FileExistsError: ``out`` is one of the input files.
-    """
+    """Raise FileExistsError if the result would overwrite one of the input files."""
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):
             raise FileExistsError(f"{out}: expected another file than the one that is read")

@@ -49,20 +49,14 @@ class Given:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
         """Read a claim, neither masked nor known: ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
-
-        Raises:
-            ValueError: as for the constructor, or an unknown key.
-        """
+        Raises ValueError as the constructor, and for an unknown key."""
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with tokens and chars alone")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
-        """The spans fitted to a completion; None if none is left.
-
-        Args:
-            tokens: Its number of tokens; None without ids, which drops token spans.
-            chars: Its number of characters.
+        """The spans fitted to a completion; None if none is left. Without ids, ``tokens`` is None
+        and token spans are dropped.
 
         Raises:
             ValueError: spans exceed it, or there are not as many of tokens as of characters.

@@ -28,18 +28,17 @@ class InputError(ValueError):
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) for each non-empty line.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a JSON object.
-    """
+    """(line number, object) for each non-empty line. Raises InputError if the file cannot be read,
+    or a line is not a JSON object."""
     try:
+        number = 0
         with path.open("rb") as lines:
-            number = 0
             while line := lines.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if not line.isspace():
-                    yield number, _object(path, number, line)
+                    yield number, parse_object(line, MAX_LINE_BYTES)
+    except InputError as error:
+        raise InputError(f"{path}:{number}: (line): {error}") from None
     except OSError as error:
         raise InputError(
             f"{path}: (file): expected a readable file, got {error.strerror}"
@@ -47,12 +46,9 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_completions(path: Path) -> list[Completion]:
-    """Read all completions of IN.jsonl, in order, without the rows' own ``id``.
-
-    Raises:
-        InputError: a line is malformed; then nothing is returned, so that nothing is scored
-            before the whole file is known to be readable.
-    """
+    """Read all completions of IN.jsonl, in order, without the rows' own ``id``. If a line is
+    malformed, it raises InputError, so that nothing is scored before the whole file is known to be
+    readable."""
     completions = []
     for number, data in read_objects(path):
         try:
@@ -64,11 +60,7 @@ def read_completions(path: Path) -> list[Completion]:
 
 
 def row_id(value: Any) -> str | int | None:
-    """Check a sender's own name for a row.
-
-    Raises:
-        CompletionError: it is neither an integer nor a short text.
-    """
+    """Check a sender's own name for a row: an integer or a short text, else CompletionError."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, str) and len(value) <= LONGEST_ID:
@@ -77,11 +69,7 @@ def row_id(value: Any) -> str | int | None:
 
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:
-    """Parse a JSON object from UTF-8.
-
-    Args:
-        text: One line of a file, or the body of a request.
-        most: Most bytes it may have; this also bounds how many values.
+    """Parse a JSON object from UTF-8 text of at most ``most`` bytes, which also bounds its values.
 
     Raises:
         InputError: it is not one; the message says what was expected and, briefly, what was found.
@@ -144,10 +132,3 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # creating one costs as much as a body
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        return parse_object(line, MAX_LINE_BYTES)
-    except InputError as error:
-        raise InputError(f"{path}:{number}: (line): {error}") from None

@@ -22,6 +22,7 @@ _WITHOUT_OWNER: Final = re.compile(
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
 # These types take a model name that a server knows, which may look like a path on the server.
 _SERVED: Final = ("openai", "remote", "vllm")
+_OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def is_path(name: str) -> bool:
@@ -61,19 +62,13 @@ def _not_on_a_hub(name: str) -> str | None:
             f"{expected}, got {name!r:.200}, which is no folder in {Path.cwd()}; write the "
             "folder's path, or the id with its owner"
         )
-    if setting := next((key for key in _OFFLINE if _is_set(key)), None):
+    on = (key for key in _OFFLINE if os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE"))
+    if setting := next(on, None):
         return (
             f"expected a model's folder or a model fetched before, got {name!r:.200} while "
             f"{setting} is set; unset it, or write the path of a folder"
         )
     return None
-
-
-_OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-
-
-def _is_set(key: str) -> bool:
-    return os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _fetched(name: str) -> bool:
@@ -114,13 +109,9 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Warn once that the owner of a model on the hub can replace it at any time.
+    """Warn once that the owner of a model on the hub can replace it at any time; not of a folder.
 
     Tags and branches can be moved; only a commit's hash is fixed.
-
-    Args:
-        path_or_id: A local folder, which gets no warning, or a model id.
-        revision: As given to the loader.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         logger.warning(

@@ -80,63 +80,31 @@ REMOVED: Final = {
 """Name in 0.2.0 -> why it was removed, and what to use instead."""
 
 
+_FROM_THE_ROOT: Final = {
+    "config": "live once option_names preset_options presets tree yaml_text",
+    "core": (
+        "arguments calibrated completion detokenizer ensemble files given jsonl model_paths "
+        "naming options p_values prompts quoting redaction registry rollouts sampling "
+        "sampling_mask supervise testing turns verdict verifier"
+    ),
+    "guard": (
+        "abstentions admission decorator environment framework grader_pool grader_worker "
+        "graders group_means idle metrics policy policy_checks references review settlement "
+        "spot_checks spot_odds verdict_log"
+    ),
+}
+"""Package -> the modules in it that were in `grpo_guard` itself."""
 RELOCATED: Final[Mapping[str, str]] = {
-    "grpo_guard.abstentions": "grpo_guard.guard.abstentions",
-    "grpo_guard.admission": "grpo_guard.guard.admission",
-    "grpo_guard.arguments": "grpo_guard.core.arguments",
-    "grpo_guard.calibrated": "grpo_guard.core.calibrated",
-    "grpo_guard.completion": "grpo_guard.core.completion",
-    "grpo_guard.decorator": "grpo_guard.guard.decorator",
-    "grpo_guard.detokenizer": "grpo_guard.core.detokenizer",
+    f"grpo_guard.{name}": f"grpo_guard.{package}.{name}"
+    for package, names in _FROM_THE_ROOT.items()
+    for name in names.split()
+} | {
     "grpo_guard.distributed": "grpo_guard.server.distributed",
-    "grpo_guard.ensemble": "grpo_guard.core.ensemble",
-    "grpo_guard.environment": "grpo_guard.guard.environment",
-    "grpo_guard.files": "grpo_guard.core.files",
-    "grpo_guard.framework": "grpo_guard.guard.framework",
-    "grpo_guard.given": "grpo_guard.core.given",
-    "grpo_guard.grader_pool": "grpo_guard.guard.grader_pool",
-    "grpo_guard.grader_worker": "grpo_guard.guard.grader_worker",
-    "grpo_guard.graders": "grpo_guard.guard.graders",
-    "grpo_guard.group_means": "grpo_guard.guard.group_means",
     "grpo_guard.identity": "grpo_guard.nodes.identity",
-    "grpo_guard.idle": "grpo_guard.guard.idle",
-    "grpo_guard.jsonl": "grpo_guard.core.jsonl",
-    "grpo_guard.live": "grpo_guard.config.live",
-    "grpo_guard.metrics": "grpo_guard.guard.metrics",
-    "grpo_guard.model_paths": "grpo_guard.core.model_paths",
-    "grpo_guard.naming": "grpo_guard.core.naming",
     "grpo_guard.nodes.recurrence": "grpo_guard.content.recurrence",
-    "grpo_guard.once": "grpo_guard.config.once",
-    "grpo_guard.option_names": "grpo_guard.config.option_names",
-    "grpo_guard.options": "grpo_guard.core.options",
-    "grpo_guard.p_values": "grpo_guard.core.p_values",
-    "grpo_guard.policy": "grpo_guard.guard.policy",
-    "grpo_guard.policy_checks": "grpo_guard.guard.policy_checks",
-    "grpo_guard.preset_options": "grpo_guard.config.preset_options",
-    "grpo_guard.presets": "grpo_guard.config.presets",
-    "grpo_guard.prompts": "grpo_guard.core.prompts",
-    "grpo_guard.quoting": "grpo_guard.core.quoting",
     "grpo_guard.reader": "grpo_guard.logprob.reader",
-    "grpo_guard.redaction": "grpo_guard.core.redaction",
-    "grpo_guard.references": "grpo_guard.guard.references",
-    "grpo_guard.registry": "grpo_guard.core.registry",
     "grpo_guard.remote": "grpo_guard.server.client",
-    "grpo_guard.review": "grpo_guard.guard.review",
-    "grpo_guard.rollouts": "grpo_guard.core.rollouts",
-    "grpo_guard.sampling": "grpo_guard.core.sampling",
-    "grpo_guard.sampling_mask": "grpo_guard.core.sampling_mask",
-    "grpo_guard.settlement": "grpo_guard.guard.settlement",
-    "grpo_guard.spot_checks": "grpo_guard.guard.spot_checks",
-    "grpo_guard.spot_odds": "grpo_guard.guard.spot_odds",
-    "grpo_guard.supervise": "grpo_guard.core.supervise",
-    "grpo_guard.testing": "grpo_guard.core.testing",
-    "grpo_guard.tree": "grpo_guard.config.tree",
-    "grpo_guard.turns": "grpo_guard.core.turns",
-    "grpo_guard.verdict": "grpo_guard.core.verdict",
-    "grpo_guard.verdict_log": "grpo_guard.guard.verdict_log",
-    "grpo_guard.verifier": "grpo_guard.core.verifier",
-    "grpo_guard.watching": "grpo_guard.guard.watching",
-    "grpo_guard.yaml_text": "grpo_guard.config.yaml_text",
+    "grpo_guard.watching": "grpo_guard.guard.review",
 }
 """A module or a package that moved unchanged: its old name -> its name now. Both work."""
 

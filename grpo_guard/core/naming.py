@@ -21,11 +21,7 @@ class UnknownNameError(LookupError):
 
 
 def choose(known: Collection[str], name: str) -> str:
-    """Return ``name`` if it is known.
-
-    Raises:
-        UnknownNameError: it is not; the message has the known names and the closest one.
-    """
+    """Return a known name, or raise UnknownNameError with the known names and the closest one."""
     if name not in known:
         nearest = near(known, name)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""

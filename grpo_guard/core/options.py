@@ -42,12 +42,7 @@ class ConfigError(ValueError):
 
 
 def in_file(name: str, error: Exception) -> ConfigError:
-    """The error with the name of its file before it, unless it is there or there is no file.
-
-    Args:
-        name: Of the file; "" = none.
-        error: From reading its content.
-    """
+    """The error with the name of its file before it, unless it is there or the name is ""."""
     said = str(error)
     return ConfigError(said if not name or said.startswith(f"{name}:") else f"{name}: {said}")
 
@@ -84,11 +79,7 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
-        """Read options from ``data``.
-
-        Raises:
-            ConfigError: an option is wrong; the message names its place.
-        """
+        """Read options from ``data``, or raise ConfigError with the place of a wrong one."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

@@ -52,15 +52,10 @@ def ruger(p_values: Sequence[float], rejects: int) -> float:
 
 
 def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
-    """Normalise shares of a budget to add up to 1; None = equal shares.
-
-    Args:
-        shares: Relative weights, one per member.
-        members: Number of members.
-        where: Name of the argument, for errors.
+    """Normalise relative weights, one per member, to add up to 1; None = equal shares.
 
     Raises:
-        ValueError: not one share per member, or one is not a finite number > 0.
+        ValueError: not one per member, or not finite and > 0; it begins with ``where``.
     """
     if shares is None:
         return [1 / members] * members

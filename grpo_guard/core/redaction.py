@@ -47,16 +47,12 @@ def is_name(text: str) -> bool:
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """Hide secrets in a text, whether they are raw, escaped or encoded.
+    """Hide secrets of four characters or more in a text, whether raw, escaped or encoded.
 
     If a secret cannot be separated from the rest, because it is interleaved with other characters,
     reversed or escaped several times, the whole text is withheld. Anyone who knows a secret can
-    still disguise it beyond what this function searches for.
-    Time is linear in both arguments; cut long texts beforehand.
-
-    Args:
-        text: A message from outside.
-        secrets: Keys and the like; those of fewer than 4 characters are not hidden.
+    still disguise it beyond what this function searches for. Time is linear in both arguments; cut
+    long texts beforehand.
     """
     secrets = list(secrets)
     pieces = {p.translate(_LOWER) for secret in secrets for p in _pieces(secret)}
@@ -73,13 +69,9 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 
 def secrets_in(data: Any) -> set[str]:
-    """The secrets of a configuration: strings under names like ``api_key``, at any depth; user,
+    """The secrets of parsed YAML: strings under names like ``api_key``, at any depth; user,
     password, query and long path segments of addresses; keys mentioned in other strings; and names
-    that no option has.
-
-    Args:
-        data: Parsed YAML; it may contain itself.
-    """
+    that no option has."""
     found, seen = set[str](), set[tuple[int, bool]]()
     open_: list[tuple[Any, bool]] = [(data, False)]
     while open_:

@@ -73,14 +73,11 @@ def load(group: str, name: str) -> Any:
 
 
 def load_class(group: str, name: str, base: type) -> Any:
-    """`load` a class that must derive from ``base``.
+    """`load` a class that must derive from ``base``, else it is an UnknownNameError.
 
     ``subprocess:Popen`` is a class, too, and runs its arguments as a command. So any class of
     another kind is refused before it is called. Its module has been imported by then, which
     executes it: a guard file is code.
-
-    Raises:
-        UnknownNameError, ImportError: as for `load`; or the class does not derive from ``base``.
     """
     found = load(group, name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -115,11 +112,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
 
 def needing_extra(module: str, name: str) -> Any:
-    """Import a name from a module whose packages an extra may have to install.
-
-    Raises:
-        ModuleNotFoundError: a package is missing; the message names the install command.
-    """
+    """Import a name from a module; a missing package is an error with the install command."""
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:

@@ -58,15 +58,11 @@ def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) 
 
 
 def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts after each rollout's worst segment has decided for all of its segments.
+    """The verdicts after each rollout's worst segment has decided for all of its segments, [n].
 
     A rollout is rejected if any segment is, else abstained on if any segment is: the trainer trains
     on all of them for one reward. A segment with a better verdict gets the worst outcome and cause,
     with its own verdict as the only member.
-
-    Args:
-        batch: The completions, [n].
-        verdicts: One for each, [n].
     """
     rollouts = rollouts_of(batch)
     if rollouts is None or all(verdict.accepted for verdict in verdicts):

@@ -12,11 +12,10 @@ All three keep the token that crosses top-p; ties with the k-th logit are kept.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.arguments import is_count, is_finite, worded_class
 from grpo_guard.core.naming import near
 
 Engine: TypeAlias = Literal["transformers", "vllm", "sglang"]
@@ -58,33 +57,18 @@ class SamplingSpec:
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        number, limit, ids = self.temperature, self.max_new_tokens, self.eos_token_ids
-        penalty = self.repetition_penalty
+        p, least, limit = self.top_p, self.min_p, self.max_new_tokens
+        heat, penalty, ids = self.temperature, self.repetition_penalty, self.eos_token_ids
+        above = "a finite number > 0"
         for name, expected, ok in (
             ("engine", "one of " + ", ".join(get_args(Engine)), self.engine in get_args(Engine)),
-            (
-                "temperature",
-                "a finite number > 0 (greedy decoding is top_k=1)",
-                _finite(number) and number > 0,
-            ),
-            ("top_k", "an integer >= 0 (0 = off)", _integer(self.top_k) and self.top_k >= 0),
-            ("top_p", "a number in (0, 1] (1 = off)", _finite(self.top_p) and 0 < self.top_p <= 1),
-            ("min_p", "a number in [0, 1) (0 = off)", _finite(self.min_p) and 0 <= self.min_p < 1),
-            (
-                "repetition_penalty",
-                "a finite number > 0 (1 = off)",
-                _finite(penalty) and penalty > 0,
-            ),
-            (
-                "max_new_tokens",
-                "an integer >= 1 or None",
-                limit is None or (_integer(limit) and limit >= 1),
-            ),
-            (
-                "eos_token_ids",
-                "a sequence of integers >= 0",
-                all(_integer(i) and i >= 0 for i in ids),
-            ),
+            ("temperature", f"{above} (greedy decoding is top_k=1)", is_finite(heat) and heat > 0),
+            ("top_k", "an integer >= 0 (0 = off)", is_count(self.top_k)),
+            ("top_p", "a number in (0, 1] (1 = off)", is_finite(p) and 0 < p <= 1),
+            ("min_p", "a number in [0, 1) (0 = off)", is_finite(least) and 0 <= least < 1),
+            ("repetition_penalty", f"{above} (1 = off)", is_finite(penalty) and penalty > 0),
+            ("max_new_tokens", "an integer >= 1 or None", limit is None or is_count(limit, 1)),
+            ("eos_token_ids", "a sequence of integers >= 0", all(map(is_count, ids))),
         ):
             if not ok:
                 got = getattr(self, name)
@@ -97,11 +81,3 @@ class SamplingSpec:
     def truncates(self) -> bool:
         """Whether any filter is on. Without one every token is in the support."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

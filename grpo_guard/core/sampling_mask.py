@@ -27,22 +27,15 @@ MOST_KEPT: Final = 2**21
 
 @dataclass(frozen=True, slots=True)
 class SamplingMask:
-    """The kept tokens of each position.
-
-    Args:
-        kept: Token ids, one tuple for each token of the completion, [n]; an empty one makes no
-            claim about its position.
-    """
+    """The token ids kept at each position, one tuple for each token of the completion, [n]; an
+    empty one makes no claim about its position."""
 
     kept: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, completion: Completion) -> SamplingMask | None:
-        """The mask that a completion's sender claims; None if there is no claim.
-
-        Raises:
-            ValueError: the claim cannot be a mask of these tokens; the message says why.
-        """
+        """The mask that a completion's sender claims; None if there is no claim. Raises ValueError,
+        with the reason, if it cannot be a mask of these tokens."""
         claim = claimed_mask(completion)
         if claim is None:
             return None

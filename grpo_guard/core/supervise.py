@@ -64,11 +64,8 @@ _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
 
 @contextmanager
 def running(elsewhere: Elsewhere | None) -> Iterator[None]:
-    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier.
-
-    Args:
-        elsewhere: None = nobody, whatever an outer context says.
-    """
+    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier; None =
+    nobody."""
     token = _elsewhere.set(elsewhere)
     try:
         yield

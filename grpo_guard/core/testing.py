@@ -86,15 +86,18 @@ class VerifierContract:
         one = self.make()
         if not isinstance(one, CompletionVerifier):
             _fail("make", f"expected a CompletionVerifier, got a {type(one).__name__}")
-        if not isinstance(one.name, str) or one.name in ("", CompletionVerifier.name):
-            _fail("name", f"expected a name of its own for metrics, got {one.name!r}")
-        seconds = one.timeout
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            _fail("timeout", f"expected seconds above 0, or None, got {seconds!r}")
-        if one.scope not in SCOPES:
-            _fail("scope", f"expected one of {', '.join(map(repr, SCOPES))}, got {one.scope!r}")
-        if not isinstance(one.author_can_abstain, str | None):
-            _fail("author_can_abstain", "expected how and the remedy as text, or None")
+        name, seconds, scopes = one.name, one.timeout, ", ".join(map(repr, SCOPES))
+        own = isinstance(name, str) and name not in ("", CompletionVerifier.name)
+        timed = seconds is None or (isinstance(seconds, int | float) and seconds > 0)
+        way = one.author_can_abstain
+        for promise, kept, expected, got in (
+            ("name", own, "a name of its own for metrics", name),
+            ("timeout", timed, "seconds above 0, or None", seconds),
+            ("scope", one.scope in SCOPES, f"one of {scopes}", one.scope),
+            ("author_can_abstain", isinstance(way, str | None), "how and the remedy, or None", way),
+        ):
+            if not kept:
+                _fail(promise, f"expected {expected}, got {got!r}")
 
     def test_it_decides_the_examples(self) -> None:
         """Each example gets its outcome, under the verifier's own name."""
@@ -127,12 +130,7 @@ class VerifierContract:
         halves, apart = [batch[: count // 2], batch[count // 2 :]], self.make()
         expected = [v for half in halves for v in self._verdicts(apart, [*half], "verify_each")]
         with _within(self.seconds, "verify_each"):
-            try:
-                each = [*self.make().verify_each([[*half] for half in halves])]
-            except Exception as error:
-                _fail(
-                    "verify_each", f"expected verdicts, got {type(error).__name__}: {error!s:.200}"
-                )
+            each = [*self.make().verify_each([[*half] for half in halves])]
         if len(each) != len(halves):
             _fail("verify_each", f"expected {len(halves)} lists of verdicts, got {len(each)}")
         found = [
@@ -226,10 +224,7 @@ class VerifierContract:
     ) -> list[Verdict]:
         count = len(batch)
         with _within(self.seconds, promise):
-            try:
-                found = one.verify(batch)
-            except Exception as error:
-                _fail(promise, f"expected a verdict, got {type(error).__name__}: {error!s:.200}")
+            found = one.verify(batch)
         verdicts = _checked(found, count, promise)
         if len(batch) == count:
             for verdict, completion in zip(verdicts, batch, strict=True):
@@ -328,7 +323,7 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _within(seconds: float, promise: str) -> Iterator[None]:
-    """Interrupt the block after the limit if Python can; otherwise fail afterwards."""
+    """Fail if the block raises, and after the limit: then interrupt it if Python can."""
 
     def interrupt(*_: object) -> NoReturn:
         raise _TooLong
@@ -343,6 +338,8 @@ def _within(seconds: float, promise: str) -> Iterator[None]:
         late = time.monotonic() - begun > seconds
     except _TooLong:
         late = True
+    except Exception as error:
+        _fail(promise, f"expected a verdict, got {type(error).__name__}: {error!s:.200}")
     finally:
         if alarm:  # restore another alarm, such as a test runner's
             left = max(0.001, remaining - (time.monotonic() - begun)) if remaining else 0.0

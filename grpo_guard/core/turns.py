@@ -21,12 +21,8 @@ APART = "\n\n.\n\n"
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """A completion without its given spans.
-
-    Args:
-        completion: Only its author's text, ids and log-probs; ``given`` is None.
-        pieces: For each turn, its span in the whole text and its start here: (start, end, now).
-    """
+    """A completion without its given spans: only its author's text, ids and log-probs. For each
+    turn, ``pieces`` has its span in the whole text and its start here: (start, end, now)."""
 
     completion: Completion
     pieces: tuple[tuple[int, int, int], ...]

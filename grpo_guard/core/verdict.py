@@ -226,16 +226,7 @@ class Verdict:
 
     def taking(self, seconds: float) -> Verdict:
         """The same verdict with this wall time."""
-        return Verdict(
-            self.outcome,
-            self.cause,
-            self.verifier,
-            self.p_value,
-            self.findings,
-            self.usage,
-            seconds,
-            self.members,
-        )
+        return replace(self, seconds=seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form used in OUT.jsonl (without the index)."""

@@ -130,15 +130,12 @@ class CompletionVerifier(Runnable):
 
 
 class Composed(CompletionVerifier):
-    """Base of verifiers that are composed of others.
+    """Base of verifiers that are composed of others; each member has a time-out of its own.
 
     It may compare completions, whatever its members do, so that its scope is a batch at least.
 
-    Args:
-        members: The inner verifiers; each has a time-out of its own.
-
     Raises:
-        TypeError: one of them is not a verifier.
+        TypeError: a member is not a verifier.
     """
 
     timeout = None

@@ -28,11 +28,8 @@ class AbstainWindow:
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Count one batch.
-
-        Raises:
-            AbstainError: more abstentions over the window than ``max_abstain_rate`` allows.
-        """
+        """Count one batch; raises AbstainError if more abstain over the window than
+        ``max_abstain_rate`` allows."""
         if not verdicts:
             return
         found = Counter(
@@ -60,11 +57,8 @@ class AbstainWindow:
                 f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"policy": self._policy}  # a worker starts its own count, with its own lock
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["policy"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AbstainWindow, (self._policy,)  # a worker starts its own count, with its own lock
 
 
 def _not_rejected(count: Counter[Outcome]) -> int:

@@ -72,7 +72,6 @@ def admit(
     """Check senders first, then references and token ids, then tool results.
 
     Args:
-        batch: Any number of completions.
         given: Verdicts that the caller already has, one or None per completion; None = none.
         identity, references, environment: As for `Guard`.
         detokenizer: Decodes the ids; None = use the texts as sent.
@@ -113,12 +112,9 @@ def certain(
     decoded: Sequence[bool] | None = None,
 ) -> list[Completion]:
     """The completions that `admit` will leave to the verifier, with the task's own references. It
-    asks nobody and keeps nothing, so completions that need either are left out.
-
-    Args:
-        batch, given, references, environment, decoded: As for `admit`.
-        reads_text: False: ids are decoded, or refused, when the batch is there.
-    """
+    asks nobody and keeps nothing, so completions that need either are left out; with
+    ``reads_text=False`` those with ids, too, which are decoded or refused when their batch is
+    there."""
     found = []
     for i, one in enumerate(_completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known

@@ -6,7 +6,6 @@ by others alike. The core depends on no adapter, and importing grpo_guard loads 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 from collections import defaultdict
@@ -15,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 from grpo_guard.core.moved import REMOVED
+from grpo_guard.core.naming import UnknownNameError, choose
 
 logger = logging.getLogger("grpo_guard")
 
@@ -49,11 +49,8 @@ def adapter_names() -> list[str]:
 
 
 def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
-    """The reward function, or the list of them, that a guard was called with.
-
-    Args:
-        functions: What was given by position.
-        given: What was given by name; ``reward`` is taken out.
+    """The reward function, or the list of them, that a guard was called with, by position or by the
+    name ``reward``, which is taken out of ``given``.
 
     Raises:
         TypeError: the guard was called as a reward function, or with several.
@@ -88,13 +85,12 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
             "no trainer adapters are registered: the installed grpo-guard is older than the one "
             "that is imported; install it again (in a checkout: pip install --no-deps -e .)"
         )
-    if framework is not None and framework not in entries:
-        hint = difflib.get_close_matches(framework, entries, n=1)
-        suggestion = f"; did you mean {hint[0]!r}?" if hint else ""
-        raise FrameworkError(
-            f"framework: expected one of {', '.join(sorted(entries))}, got {framework!r}"
-            f"{suggestion}{_removed(framework)}"
-        )
+    if framework is not None:
+        try:
+            choose(sorted(entries), framework)
+        except UnknownNameError as error:
+            where = REMOVED.get(f"{ADAPTERS}.{framework}")
+            raise FrameworkError(f"framework: {error}{f'; {where}' if where else ''}") from None
     functions = list(reward) if isinstance(reward, list | tuple) else [reward]
     if not functions:
         raise FrameworkError("reward: expected a function or a non-empty list, got an empty list")
@@ -149,11 +145,11 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
             "cannot be wrapped; wrap a function that calls it."
         )
     try:
-        parameters = frozenset(inspect.signature(function).parameters)
+        parameters = [*inspect.signature(function).parameters]
     except (TypeError, ValueError):
-        parameters = frozenset()
+        parameters = []
     known, broken = _recognised_by(entries)
-    fitting = {name: asked for name, asked in known.items() if asked <= parameters}
+    fitting = {name: asked for name, asked in known.items() if asked.issubset(parameters)}
     best = sorted(
         name
         for name, asked in fitting.items()
@@ -161,10 +157,10 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
     )
     if len(best) == 1:
         return best[0]
-    shown = f"{function!r:.80} with parameters ({', '.join(_in_order(function))})"
+    shown = f"{function!r:.80} with parameters ({', '.join(parameters)})"
     if best:
         raise FrameworkError(
-            f"cannot tell which trainer calls {shown}: {_listed(best)} recognise it. "
+            f"cannot tell which trainer calls {shown}: {' and '.join(best)} recognise it. "
             f"Say which with framework={' or framework='.join(map(repr, best))}."
         )
     conventions = "; ".join(
@@ -203,19 +199,3 @@ def _recognised_by(
         if asked:
             known[name] = frozenset(asked)
     return known, broken
-
-
-def _in_order(function: Any) -> Sequence[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _removed(name: str) -> str:
-    where = REMOVED.get(f"{ADAPTERS}.{name}")
-    return f"; {where}" if where else ""

@@ -51,11 +51,7 @@ class GraderError(RuntimeError):
 
 
 def packed(grader: Callable[..., Any]) -> bytes:
-    """Pickle a grader for a worker.
-
-    Raises:
-        TypeError: it holds something that cannot be sent to another process, or is too large.
-    """
+    """Pickle a grader for a worker; raise TypeError if that is impossible or it is too large."""
     written = _Bounded()
     try:
         _Pickler(written).dump(grader)
@@ -89,11 +85,8 @@ def _quota() -> float:
 
 
 class GraderPool:
-    """Calls functions in worker processes. Its methods may be called from any thread.
-
-    Args:
-        size: Most workers at a time; None = `cores`. Each is started when first needed.
-    """
+    """Calls functions in at most ``size`` worker processes, by default `cores`, each started when
+    first needed. Its methods may be called from any thread."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size = size or cores()
@@ -117,14 +110,10 @@ class GraderPool:
     ) -> Any:
         """Return the call's result. There is no limit on waiting for a worker, only on each call.
 
-        Args:
-            call: Pickled in its current state. Changes that the call makes stay in the worker.
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-            timeout: Seconds from when the worker begins the call.
+        The function is sent in its current state; what the call changes in it stays in the worker.
 
         Raises:
-            TimeoutError: no answer within ``timeout``; the worker is killed.
+            TimeoutError: no answer ``timeout`` seconds after the call began; the worker is killed.
             TypeError: the function, its arguments or its answer cannot be sent.
             GraderError: the worker could not load the call, died, or its exception cannot be sent.
             Exception: what the function raised, with the worker's traceback as a note.
@@ -188,15 +177,10 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def call(self, source: bytes, arguments: bytes, timeout: float) -> tuple[Any, ...]:
-        """Call a function; `answer_of` reads the reply.
-
-        Args:
-            source: From `packed`. Sent only if the process does not have it yet.
-            arguments: From `packed_arguments`.
-            timeout: Seconds from when the process begins the call.
+        """Call a function, as `packed` and `packed_arguments` give it; `answer_of` reads the reply.
 
         Raises:
-            TimeoutError: no answer in time.
+            TimeoutError: no answer ``timeout`` seconds after the process began the call.
             GraderError: the process ended, or its answer cannot be read.
         """
         digest = hashlib.blake2b(source, digest_size=16).digest()
@@ -247,12 +231,8 @@ class WorkerProcess:
 
 
 def answer_of(reply: tuple[Any, ...]) -> Any:
-    """The result of a call.
-
-    Raises:
-        GraderError: the process could not load the call, or its exception cannot be sent.
-        Exception: what the function raised, with the process's traceback as a note.
-    """
+    """The result of a call, or its exception, with the process's traceback as a note; a GraderError
+    if the process could not load the call, or the exception cannot be sent."""
     if reply[0] == "answer":
         return reply[1]
     kind, error, message, trace = reply
@@ -268,11 +248,7 @@ def answer_of(reply: tuple[Any, ...]) -> Any:
 
 
 def packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pickle the arguments of a call.
-
-    Raises:
-        TypeError: one of them cannot be sent to another process; the message names it.
-    """
+    """Pickle the arguments of a call; raise TypeError with the name of one that cannot be sent."""
     try:
         return bytes(cloudpickle.dumps((tuple(args), dict(kwargs))))
     except Exception:

@@ -40,11 +40,9 @@ class Recent(dict[bytes, Any]):
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Grade requests until the pool closes its end.
+    """Grade requests from a socket until the pool closes its end.
 
-    Args:
-        descriptor: Of the socket to the pool.
-        parent: The pool's process. When it ends, this one is killed, even in the middle of a call.
+    When the pool's process, ``parent``, ends, this one is killed, even in the middle of a call.
     """
     global inside
     inside = True

@@ -48,12 +48,8 @@ FAILED: Final = Failed.FAILED
 
 @dataclass(frozen=True)
 class Grader:
-    """A call, and how to read its answer in the caller's process.
-
-    Args:
-        call: Runs in a worker process if there is a limit.
-        read: Receives the answer. If it raises, the grading has failed.
-    """
+    """A call, which runs in a worker process if there is a limit, and how to read its answer in the
+    caller's process; if that raises, the grading has failed."""
 
     call: Callable[..., Any]
     read: Callable[[Any], Any]
@@ -127,8 +123,7 @@ class GraderFailures:
         """Check before grading that a function can be called under this limit.
 
         Raises:
-            TypeError: a worker process is needed, and the function cannot be sent to one. The
-                message says what to do instead.
+            TypeError: it cannot be sent to the worker process that it needs; with the remedy.
         """
         if self.timeout is None or is_async:
             return
@@ -146,40 +141,30 @@ class GraderFailures:
             ) from error
 
     def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The answer of the function (or `Grader`), or `FAILED`.
-
-        Raises:
-            AbstainError: too many calls failed; the last exception is its cause.
-        """
-        try:
-            answer = self._called(call, args, kwargs)
-        except Exception as error:
-            return self._failure(name, error)
-        self._count(name, None)
-        return answer
+        """The answer of the function (or `Grader`), or `FAILED`. If too many calls failed, it
+        raises AbstainError with the last exception as its cause."""
+        return self._answer(name, self._outcome(call, args, kwargs))
 
     def ask_each(
         self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """`ask` once per row, in order; in parallel if there are worker processes.
+        """`ask` once per row of keyword arguments, in order; in parallel if there are worker
+        processes.
 
         The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
         fail, because a prompt that hangs a grader does so in all completions of its group.
-
-        Args:
-            name: For the log.
-            call: The function or `Grader`.
-            rows: Its keyword arguments, one mapping per call.
 
         Raises:
             AbstainError: too many batches failed.
         """
         if self.timeout is None or len(rows) < 2:
-            return self._counted(name, [self._outcome(call, row) for row in rows])
+            return self._counted(name, [self._outcome(call, (), row) for row in rows])
         most = min(len(rows), self._pool().size)
         with ThreadPoolExecutor(most, thread_name_prefix="grpo-guard-graders") as threads:
             asked = [
-                threads.submit(contextvars.copy_context().run, partial(self._outcome, call, row))
+                threads.submit(
+                    contextvars.copy_context().run, partial(self._outcome, call, (), row)
+                )
                 for row in rows
             ]
             try:
@@ -190,14 +175,8 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`ask` if peers can cause the failure: an answer is counted, a failure is not.
-
-        Otherwise a peer could use up the window and stop the run.
-
-        Raises:
-            Exception: of the function, unchanged.
-            TimeoutError: it takes too long.
-        """
+        """`ask` if peers can cause the failure: an answer is counted; a failure is raised and is
+        not, or a peer could use up the window and stop the run."""
         answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer
@@ -206,25 +185,13 @@ class GraderFailures:
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
         """`ask` for an async function. A limit can end it only at an ``await``."""
-        try:
-            answer = await self._acalled(call, args, kwargs)
-        except Exception as error:
-            return self._failure(name, error)
-        self._count(name, None)
-        return answer
+        return self._answer(name, await self._aoutcome(call, args, kwargs, self.timeout))
 
     async def aask_each(
         self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
         """`ask_each` for an async function."""
-
-        async def outcome(row: Mapping[str, Any]) -> Any:
-            try:
-                return await self._acalled(call, (), row)
-            except Exception as error:
-                return _Raised(error)
-
-        asked = [asyncio.ensure_future(outcome(row)) for row in rows]
+        asked = [asyncio.ensure_future(self._aoutcome(call, (), row, self.timeout)) for row in rows]
         try:
             outcomes = list(await asyncio.gather(*asked))
         finally:
@@ -236,21 +203,11 @@ class GraderFailures:
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
         """`aask` without a limit, for a function that limits its own grading with `in_worker`."""
-        try:
-            with _plain_exceptions():
-                answer = await call(*args, **kwargs)
-        except Exception as error:
-            return self._failure(name, error)
-        self._count(name, None)
-        return answer
+        return self._answer(name, await self._aoutcome(call, args, kwargs, None))
 
     async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a synchronous function in a worker process and return its answer.
-
-        Raises:
-            Exception: whatever the function raised, unchanged; it is not counted.
-            TimeoutError: it takes too long.
-        """
+        """Run a synchronous function in a worker process and return its answer; what it raises, and
+        a TimeoutError, is raised and not counted."""
         size = self._pool().size
         with self._lock:
             if self._threads is None:
@@ -267,20 +224,31 @@ class GraderFailures:
                 answer = grader.call(*args, **kwargs)
         return grader.read(answer)
 
-    async def _acalled(
-        self, call: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        with _plain_exceptions():
-            if self.timeout is None:
-                return await call(*args, **kwargs)
-            async with self._turn():
-                return await self._limited(call(*args, **kwargs), self.timeout)
-
-    def _outcome(self, call: Any, row: Mapping[str, Any]) -> Any:
+    def _outcome(self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return self._called(call, (), row)
+            return self._called(call, args, kwargs)
         except Exception as error:
             return _Raised(error)
+
+    async def _aoutcome(
+        self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any], limit: float | None
+    ) -> Any:
+        try:
+            with _plain_exceptions():
+                if limit is None:
+                    return await call(*args, **kwargs)
+                async with self._turn():
+                    return await self._limited(call(*args, **kwargs), limit)
+        except Exception as error:
+            return _Raised(error)
+
+    def _answer(self, name: str, outcome: Any) -> Any:
+        """The answer of one call, or `FAILED`; counted either way."""
+        error = outcome.error if isinstance(outcome, _Raised) else None
+        if error is not None:
+            self._log(f"{name} failed", error)
+        self._count(name, error)
+        return outcome if error is None else FAILED
 
     def _counted(self, name: str, outcomes: Sequence[Any]) -> list[Any]:
         errors = [outcome.error for outcome in outcomes if isinstance(outcome, _Raised)]
@@ -324,11 +292,6 @@ class GraderFailures:
                 self._hung.add(task)
                 task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
-    def _failure(self, name: str, error: Exception) -> Failed:
-        self._log(f"{name} failed", error)
-        self._count(name, error)
-        return FAILED
-
     def _log(self, what: str, error: Exception) -> None:
         logger.warning("%s; completions that failed have no reward", what, exc_info=error)
         if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
@@ -348,13 +311,10 @@ class GraderFailures:
                 f"the last with {type(error).__name__}: {error!s:.200}"
             ) from error
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A copy starts its own count, with its own lock and workers.
         names = ("timeout", "max_rate", "window", "each", "concurrency")
-        return {name: getattr(self, name) for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        return partial(GraderFailures, **{name: getattr(self, name) for name in names}), ()
 
 
 @contextmanager

@@ -17,12 +17,7 @@ _Place: TypeAlias = tuple[Hashable, Hashable, Hashable]  # group, label, unit
 
 
 def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
-    """Each completion's unit, [n]: its rollout, or the completion itself if it has none.
-
-    Args:
-        rollouts: As for `settle`.
-        n: Number of completions.
-    """
+    """Each of n completions' unit: its rollout, or the completion itself if it has none."""
     if rollouts is None:
         return list(range(n))
     return [i if key is None else (key,) for i, key in enumerate(rollouts)]
@@ -31,12 +26,8 @@ def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
 def means_of_units(
     values: Sequence[float | None], units: Sequence[Hashable]
 ) -> dict[Hashable, float]:
-    """The mean reward of each unit's segments; units with no reward left are missing.
-
-    Args:
-        values: [n]; None = the completion leaves its group.
-        units: From `units_of`, [n].
-    """
+    """The mean of the values of each unit's segments, without None and non-finite ones; units that
+    have no other are missing."""
     means: dict[Hashable, RunningMean] = {}
     for value, unit in zip(values, units, strict=True):
         if _finite(value):
@@ -70,16 +61,14 @@ def losing(
     It is then also at most the group's final mean, so that no number of bad rejected completions
     can lift a better one above the mean. If nothing else stays in a group, none of them does.
 
-    A label is the sender's claim. A rejected completion stays only if its reward is at most the
-    mean of its group and also of those that share its label: poison next to its own clean copy
-    under a label of its own loses whichever of the two the trainer compares. A label that no other
-    unit of the group has changes nothing.
+    A label is the sender's claim: poison next to its own clean copy under a label of its own would
+    be compared with that alone. So the reward must be at most both means, that of the group and
+    that of those that share its label. A label that no other unit of the group has changes nothing.
 
-    A rollout counts once in each mean, and stays with all of its segments or with none. Which
-    completions are one rollout may be the sender's claim, though a trainer grades a rollout once.
-    So an accepted one counts with its lowest reward, or segments that earn much would lift the mean
-    that poison is compared with. A rejected one whose rewards differ does not stay, or segments
-    that earn nothing would hide one that gains.
+    Segments may be a claim, too, so a rollout stays as a whole or not at all. An accepted one
+    counts with its lowest reward, or segments that earn much would lift the mean that poison is
+    compared with; a rejected one whose rewards differ does not stay, or segments that earn nothing
+    would hide one that gains.
     """
     labels = [None] * len(earned) if labels is None else labels
     places = list(zip(groups, labels, units, strict=True))

@@ -28,14 +28,13 @@ from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting, require_names
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
-from grpo_guard.guard.review import require_rewards
+from grpo_guard.guard.review import require_rewards, unseen
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.guard.sources import Ledger as Ledger
 from grpo_guard.guard.sources import Sources
 from grpo_guard.guard.verdict_log import VerdictLog
-from grpo_guard.guard.watching import unseen
 from grpo_guard.guard.workers.texts import Workers
-from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
+from grpo_guard.nodes.checkpoint import Remembers, load_state, memories_of, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ class Guard:
 
     def store_metrics(self) -> dict[str, float]:
         """Failed waits for a store that another process keeps locked, see `store_figures`."""
-        return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
+        return store_figures(stores_of(self.verifier, self.ledger, *self._memories.values()))
 
     def _factors(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
@@ -364,15 +363,13 @@ class Guard:
         return self.settle(rewards, self.review(batch, given))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything remembered about nodes as plain JSON values, for a trainer's checkpoint.
-
-        Covers the ledger, the length scaling, the identity and each verifier with its own
-        ``state_dict``.
+        """Everything remembered about nodes as plain JSON values, for a trainer's checkpoint: by
+        ledger, length scaling, identity, and each verifier with its own ``state_dict``.
 
         Raises:
             LedgerError: a ledger cannot be read.
         """
-        return state_of(self.verifier, self.ledger, self._lengths, self.identity)
+        return state_of(self._memories)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict` in place of the current state, for all processes.
@@ -384,14 +381,17 @@ class Guard:
             ValueError: it belongs to another guard, or has another form.
             LedgerError: a ledger cannot be written.
         """
-        load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
+        load_state(self._memories, state)
 
     def _require_fitting(self, policy: Policy) -> None:
         require_fitting(self.verifier, policy, self.environment, self.workers)
 
     @property
-    def _lengths(self) -> object:
-        return None if self.length_scaling is None else self.length_scaling.past
+    def _memories(self) -> dict[str, Remembers]:
+        lengths = None if self.length_scaling is None else self.length_scaling.past
+        return memories_of(
+            self.verifier, ledger=self.ledger, lengths=lengths, identity=self.identity
+        )
 
     def __call__(self, *reward: Any, framework: str | None = None, **given: Any) -> Any:
         """Wrap a reward function, or a list of them that share one veto; see `only_reward`."""

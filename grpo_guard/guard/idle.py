@@ -6,9 +6,10 @@ A verifier that skips every completion rejects none, which in a log looks like a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
@@ -21,19 +22,12 @@ _COLUMNS = {
 
 
 class IdleWarning:
-    """Warns about each missing field once, in the first batch that lacks it.
-
-    Args:
-        verifier: The root of the guard's tree.
-        ledger: The guard's own; None = no ledger.
-    """
+    """Warns about each missing field once, in the first batch that lacks it."""
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
-        self._waiting = {
-            field: dict.fromkeys(idle) for field, idle in idle_without(verifier).items()
-        }
+        self._waiting = idle_without(verifier)
         if ledger is not None and "node" in self._waiting:
-            self._waiting["node"]["the ledger records nobody"] = None
+            self._waiting["node"].append("the ledger records nobody")
 
     def mute(self) -> None:
         """Disable the warnings, if fields are left out on purpose."""
@@ -48,13 +42,13 @@ class IdleWarning:
                 continue
             idle = self._waiting.pop(field, None)
             if idle is not None:  # no other thread has warned yet
-                logger.warning("%s", _message(field, list(idle), len(batch)))
+                logger.warning("%s", _message(field, idle, len(batch)))
 
 
 def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
     """Field -> what is skipped without it, over a whole tree of verifiers."""
     found: dict[str, dict[str, None]] = {}
-    for member in _leaves(verifier):
+    for member in inner_verifiers(verifier):
         for field, what in member.idle_without.items():
             found.setdefault(field, {})[f"{member.name} {what}"] = None
     return {field: list(idle) for field, idle in found.items()}
@@ -67,9 +61,3 @@ def _message(field: str, idle: list[str], count: int) -> str:
         f"Give each completion {what}: a dataset column {field!r} in TRL, a field {field!r} in "
         f"a JSONL line, Completion({field}=...) in Python. This warning comes once"
     )
-
-
-def _leaves(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    yield verifier
-    for member in getattr(verifier, "members", ()):
-        yield from _leaves(member)

@@ -54,14 +54,10 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 def length_figures(
     verdicts: Sequence[Verdict], factors: Sequence[float] | None
 ) -> dict[str, float]:
-    """How length affects one batch; empty if lengths change nothing.
+    """How length factors affect one batch; empty if lengths change nothing.
 
     ``guard/length_factor``: the mean factor of completions that are not rejected, 1 if none is
     scaled; ``guard/length_dropped``: how many completions lose all of a positive reward.
-
-    Args:
-        verdicts: One per completion.
-        factors: `Review.length_factors`.
     """
     if factors is None:
         return {}
@@ -86,12 +82,8 @@ class NodeFigures:
         self._none_yet: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """``guard/node/{name}/{outcome}`` for every node so far; empty if no node has a name.
-
-        Args:
-            nodes: Who sent each completion; None = unknown, not counted.
-            verdicts: One for each, in order.
-        """
+        """``guard/node/{name}/{outcome}`` for every node so far, from the sender of each
+        completion, None if unknown, and its verdict; empty if no node has a name."""
         self._show(nodes)
         figures = self._none_yet.copy()
         for node, verdict in zip(nodes, verdicts, strict=True):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
-from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.arguments import is_count, is_finite, worded_class
 from grpo_guard.core.naming import near
 from grpo_guard.core.quoting import shown
 
@@ -74,7 +73,7 @@ class Policy:
             if not isinstance(value, tuple | list):
                 value = (value,)
             number = name == "on_reject"
-            if not value or not all(r in known or (number and _finite_number(r)) for r in value):
+            if not value or not all(r in known or (number and is_finite(r)) for r in value):
                 got = getattr(self, name)
                 nearest = near(known, got) if isinstance(got, str) else []
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
@@ -85,14 +84,14 @@ class Policy:
                 "Policy.on_reject: expected 'keep' alone, since a guard either watches or decides, "
                 f"got {self.on_reject!r}"
             )
-        if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
+        if not (is_finite(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
             raise ValueError(
                 f"Policy.max_abstain_rate: expected a number in [0, 1], "
                 f"got {self.max_abstain_rate!r}"
             )
-        window = self.abstain_window
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
+        if not is_count(self.abstain_window, 1):
+            got = self.abstain_window
+            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got!r}")
 
     def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
         """Reduce each argument to one rule: the first that can be carried out.
@@ -170,7 +169,3 @@ def not_a_policy(where: str, got: object) -> TypeError:
     if isinstance(got, Mapping):
         hint = "; write Policy(**...)"
     return TypeError(f"{where}: expected a Policy or None, got {shown(got)}{hint}")
-
-
-def _finite_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

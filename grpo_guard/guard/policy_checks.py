@@ -3,13 +3,14 @@ that some part of it checks that ids and text match."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import Cascade, inner_verifiers
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.workers.texts import Workers
 from grpo_guard.nodes.intake import STANDING_VERIFIER
 
 
@@ -25,32 +26,14 @@ def detokenizer_for(
     """The detokenizer for a verifier, and whether completions may bring ids at all.
 
     They may if their text is decoded from the ids or compared with them, or if no verdict depends
-    on the text.
-
-    Args:
-        verifier: Its own tokenizer is used if it does not compare every completion itself.
-        tokenizer: A tokenizer or a `Detokenizer`; None = use the verifier's.
+    on the text. Without a ``tokenizer`` the verifier's own is used, unless it compares them itself.
     """
     compared = verifier.compares_ids or not verifier.reads_text
     if tokenizer is None and not compared:
         tokenizer = verifier.own_tokenizer
-    return None if tokenizer is None else Detokenizer.of(
-        tokenizer
-    ), compared or tokenizer is not None
-
-
-class CanAbstain(Protocol):
-    """What can turn a verdict into an abstention; see `CompletionVerifier`."""
-
-    name: str
-
-    @property
-    def author_can_abstain(self) -> str | None:
-        """How a completion's author can cause it; None = not at all."""
-
-    @property
-    def steps_aside(self) -> bool:
-        """Whether it may find a completion NOT_APPLICABLE."""
+    if tokenizer is None:
+        return None, compared
+    return Detokenizer.of(tokenizer), True
 
 
 def require_names(verifier: CompletionVerifier) -> None:
@@ -64,15 +47,10 @@ def require_names(verifier: CompletionVerifier) -> None:
 
 
 def require_fitting(
-    verifier: CompletionVerifier, policy: Policy, *others: CanAbstain | None
+    verifier: CompletionVerifier, policy: Policy, *others: CompletionVerifier | Workers | None
 ) -> None:
-    """Raise ValueError if a policy would pay for what a verifier lets its authors cause.
-
-    Args:
-        verifier: The verifier.
-        policy: The policy.
-        others: What else takes part in its verdicts.
-    """
+    """Raise ValueError if a policy would pay for what a verifier, or something else that can turn
+    its verdicts into abstentions, lets authors cause."""
     if policy.watches:
         return  # it pays for nothing
     if "no_gain" in policy.rules("on_reject"):
@@ -80,16 +58,12 @@ def require_fitting(
     if policy.pays_abstentions:
         for one in (verifier, *others):
             if one is not None:
-                require_no_abstention_at_will(one)
+                _require_no_abstention_at_will(one)
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
-    """Refuse a cascade that asks a `ExclusionVerifier` after other members: rejected completions do
-    not reach it, so an excluded node would regain its influence by tripping a screen.
-
-    Raises:
-        ValueError: a `Cascade` has a `ExclusionVerifier` in another member than its first.
-    """
+    """Raise ValueError for a cascade that asks an `ExclusionVerifier` after other members: rejected
+    completions do not reach it, so an excluded node would regain influence by tripping a screen."""
     if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
@@ -107,12 +81,10 @@ def _has_standing(verifier: CompletionVerifier) -> bool:
     return verifier.name == STANDING_VERIFIER
 
 
-def require_no_abstention_at_will(verifier: CanAbstain) -> None:
-    """Refuse a policy that would pay an author for making a member abstain.
-
-    Raises:
-        ValueError: the message names the member and the remedy.
-    """
+def _require_no_abstention_at_will(
+    verifier: CompletionVerifier | Workers,
+) -> None:
+    """Raise ValueError, with the remedy, if an author can make a member abstain."""
     way = verifier.author_can_abstain
     if way is None and verifier.steps_aside:
         way = (

@@ -27,13 +27,8 @@ _LARGEST_FILE: Final = 2**30
 
 
 class Checked(NamedTuple):
-    """The result for a batch, one entry per completion and in order.
-
-    Args:
-        batch: The completions with the task's own references.
-        given: A rejection if the peer's reference is false; otherwise the verdict given before.
-        notes: A finding to add to the verdict; None = none.
-    """
+    """The result for a batch: the completions with the task's own references; a rejection if the
+    peer's is false, otherwise the verdict given before; and a finding to add to the verdict."""
 
     batch: list[Completion]
     given: list[Verdict | None]
@@ -67,11 +62,8 @@ class References:
         return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
 
     def add(self, prompt: str | Sequence[Message], answer: str | float) -> None:
-        """Add one answer.
-
-        Raises:
-            ValueError: the answer is malformed, or the prompt already has another one.
-        """
+        """Add one answer; raises ValueError if it is malformed, or the prompt already has another
+        one."""
         if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
             raise ValueError(f"reference: expected text or a number, got {shown(answer)}")
         text = str(answer)

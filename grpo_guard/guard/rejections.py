@@ -34,12 +34,7 @@ class RejectionWarning:
         self._done = True
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most of these completions are rejected.
-
-        Args:
-            batch: Any number of completions, [n].
-            verdicts: [n].
-        """
+        """Warn if most of these completions, [n], are rejected by their verdicts, [n]."""
         if self._done or len(batch) < _FEWEST:
             return
         rejected = [i for i, verdict in enumerate(verdicts) if verdict.rejected]

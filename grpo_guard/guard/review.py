@@ -7,6 +7,7 @@ reviews are created by `Review.of`, and cut, joined or regrouped only by its met
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from typing import TypeVar
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import groups_of, rollouts_of
-from grpo_guard.core.verdict import Outcome, Verdict
-from grpo_guard.guard.metrics import length_figures
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
+from grpo_guard.guard.metrics import length_figures, metrics
 
+logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
 
@@ -64,14 +66,8 @@ class Review:
         metrics: dict[str, float],
         length_factors: Sequence[float] | None = None,
     ) -> Review:
-        """The review of these completions, grouped by prompt, see `groups_of`.
-
-        Args:
-            batch: Any number of completions, [n].
-            verdicts: [n].
-            metrics: Figures to log; those of `length_figures` are added.
-            length_factors: In [0, 1], [n]; None = lengths change nothing.
-        """
+        """The review of these completions, [n], grouped by prompt (`groups_of`); `length_figures`
+        are added to the figures."""
         rollouts = rollouts_of(batch)
         return cls(
             list(verdicts),
@@ -113,13 +109,22 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """Replace the groups by a trainer's own, and drop the senders' labels.
-
-        Args:
-            groups: As the trainer compares rewards, [n]; None = all together.
-        """
+        """Replace the groups by a trainer's own, [n], None = all together, and drop the senders'
+        labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
+
+
+def unseen(batch: Sequence[Completion], error: Exception) -> Review:
+    """The review of a batch that a guard which only watches has failed on: its disk is full, say.
+
+    A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
+    protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.
+    """
+    logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
+    message = f"the guard failed: {type(error).__name__}"
+    verdicts = [abstain("guard", Cause.FAULT, message) for _ in batch]
+    return Review.of(batch, verdicts, metrics(verdicts))
 
 
 def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
@@ -130,24 +135,12 @@ def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
 
 
 def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
-    found: list[Hashable] = []
-    for column in columns:
-        if column is None:
-            return None
-        found += column
-    return found
+    return None if None in columns else [key for column in columns for key in column or ()]
 
 
 def require_rewards(rewards: object, review: object) -> None:
-    """Refuse rewards or a review of the wrong type.
-
-    Args:
-        rewards: Numbers or None, one per completion.
-        review: Of the same completions.
-
-    Raises:
-        TypeError: either is of another type.
-    """
+    """Raise TypeError if rewards, one number or None per completion, or a review are of another
+    type."""
     if not isinstance(review, Review):
         raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
     if isinstance(rewards, str | bytes) or not isinstance(rewards, Iterable | Sized):

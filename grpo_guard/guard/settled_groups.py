@@ -17,13 +17,10 @@ from grpo_guard.guard.settlement import mean_of_kept
 
 @dataclass(frozen=True, slots=True)
 class SettledGroups:
-    """Settled rewards, and the means that take the place of those left out.
+    """Settled rewards, None for completions that are left out, [n], and each one's group, [n].
 
-    Args:
-        kept: Rewards of the completions that stay, None for those left out, [n].
-        groups: Each completion's group, [n].
-        means: Mean reward of the completions that stay in each group; a group without any is
-            missing.
+    ``means`` take the place of those left out: the mean reward of the completions that stay in each
+    group; a group without any is missing.
     """
 
     kept: list[float | None]
@@ -37,15 +34,10 @@ class SettledGroups:
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
-        """Compute the means of settled rewards.
+        """The means of settled rewards, as `Guard.settle` returns them, [n], by group, [n].
 
-        Args:
-            rewards: As `Guard.settle` returns them, [n].
-            groups: [n]; None = all are one group.
-            out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
-
-        Raises:
-            ValueError: lengths differ.
+        The adapter leaves out those of ``out``, whatever they earn. Raises ValueError if lengths
+        differ.
         """
         n = len(rewards)
         groups = [None] * n if groups is None else list(groups)
@@ -83,16 +75,6 @@ def settle_groups(
     *,
     out: Sequence[bool] | None = None,
 ) -> SettledGroups:
-    """Settle rewards for a trainer's adapter; see `Guard.settle` and `SettledGroups.of`.
-
-    Args:
-        guard: Its policy settles the rewards.
-        rewards: Of one reward function, [n].
-        review: Of the same completions; its groups are compared.
-        out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
-
-    Raises:
-        ValueError: lengths differ.
-        AbstainError: a verdict is an abstention and the policy says to raise.
-    """
+    """Settle rewards for a trainer's adapter; see `Guard.settle`, which may raise, and
+    `SettledGroups.of`."""
     return SettledGroups.of(guard.settle(rewards, review), review.groups, out)

@@ -36,17 +36,19 @@ reward, and a rejected one whose segments earn differently is removed (`group_me
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from grpo_guard.core.verdict import BARRING_CAUSES, Verdict
-from grpo_guard.guard.group_means import losing, means_of_units, units_of
+from grpo_guard.guard.group_means import losing, units_of
 from grpo_guard.guard.policy import AbstainError, Policy
 from grpo_guard.nodes.intake import standing_bars
 
+T = TypeVar("T")
 Row: TypeAlias = list[float | None]
 Reason: TypeAlias = Literal[
     "earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced", "watched"
@@ -144,11 +146,13 @@ def settle(
         n, groups=groups, labels=labels, rollouts=rollouts, length_factors=length_factors
     )
     given = [_turned(row, weights) for row in rewards]
-    if policy.watches:
-        return _watched(rewards, rulings, policy, _lowest(given, groups))
-    if not any(rulings) and length_factors is None:  # nearly every batch: all keep their rewards
+    unruled = not any(rulings) and length_factors is None  # nearly every batch
+    if policy.watches or unruled:  # all keep their rewards
+        if Ruling.ABSTAINED in rulings:
+            _reason(Ruling.ABSTAINED, policy)  # which may raise
+        reasons: list[Reason] = ["watched" if ruling else "earned" for ruling in rulings]
         lowest = [*_lowest(given, groups).values()]
-        return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
+        return Settlement([list(row) for row in rewards], [True] * n, reasons, lowest)
     return _decided(
         given, rulings, policy, weights, groups, labels, units_of(rollouts, n), length_factors,
         lowest_seen,
@@ -166,14 +170,10 @@ def _decided(
     length_factors: Sequence[float] | None,
     lowest_seen: float,
 ) -> Settlement:
-    """The settlement of a batch in which something is ruled on or scaled; see `settle`.
-
-    Args:
-        given: Rewards with positive weight, as `_turned` gives them, [n, k].
-        units: What counts once in a group: rollouts, or completions without one, [n].
-    """
-    rulings = _worst(rulings, units)
-    length_factors = None if length_factors is None else _smallest(length_factors, units)
+    """The settlement of a batch in which something is ruled on or scaled, of rewards as `_turned`
+    gives them, [n, k], and of units, see `group_means`, [n]; else as `settle`."""
+    rulings = _worst(rulings, units, _WORSE.index)
+    factors = () if length_factors is None else _worst(length_factors, units, operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
@@ -181,42 +181,25 @@ def _decided(
     # Includes completions that may stay and lose: otherwise a low reward in a second completion
     # would leave an abstention that is to be zeroed above the mean.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
-    floors = _Floors(staying, groups, lowest_seen, units)
-    for i, why in enumerate(reasons):
+    lowest = _lowest(staying, groups)
+    # For a unit without its group, however many segments it has, all other rewards are the only
+    # reference.
+    sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
+    of_lone = min(lowest_seen, 0.0, *lowest.values())
+    for i, (group, why) in enumerate(zip(groups, reasons, strict=True)):
         if why in ("zeroed", "replaced"):
             number = _first_rewarding(given[i], weights) if why == "replaced" else None
-            earned[i] = floors.lowered(earned[i], groups[i], number)
-    _scale(earned, reasons, () if length_factors is None else length_factors, policy)
+            alone, columns = sizes[group] == 1, range(len(earned[i]))
+            floors = [of_lone if alone else lowest.get((group, j), 0.0) for j in columns]
+            earned[i] = _lowered(earned[i], floors, number)
+    _scale(earned, reasons, factors, policy)
     if no_gain:
         sums = _sums(earned, weights), _sums(given, weights)
         for i in losing(*sums, may_lose, groups, labels, units):
             earned[i], reasons[i] = given[i], "lost"
     kept = [why not in ("dropped", "skipped") for why in reasons]
-    return Settlement(
-        [_turned(row, weights) for row in earned], kept, reasons, list(floors.of.values())
-    )
-
-
-def _watched(
-    rewards: Sequence[Sequence[float | None]],
-    rulings: Sequence[Ruling],
-    policy: Policy,
-    lowest: dict[tuple[Hashable, int], float],
-) -> Settlement:
-    """Settle a batch for a guard that only watches: nothing changes.
-
-    Raises:
-        AbstainError: a ruling is an abstention and the policy says to raise.
-    """
-    for ruling in rulings:
-        if ruling == Ruling.ABSTAINED:
-            _reason(ruling, policy)  # raises if the policy says to
-    reasons: list[Reason] = [
-        "earned" if ruling == Ruling.ACCEPTED else "watched" for ruling in rulings
-    ]
-    return Settlement(
-        [list(row) for row in rewards], [True] * len(rulings), reasons, [*lowest.values()]
-    )
+    rewards = [_turned(row, weights) for row in earned]
+    return Settlement(rewards, kept, reasons, list(lowest.values()))
 
 
 def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
@@ -226,19 +209,10 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
             raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
 
 
-def mean_of_kept(
-    kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
-) -> float:
+def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
     """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
-    0, and the group's mean is the mean without it.
-
-    Args:
-        kept: Rewards of the group's completions that stay, [n].
-        nothing: Returned if none stays.
-        rollouts: The rollout of each, as for `settle`: a rollout counts once.
-    """
-    if rollouts is not None:
-        kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
+    0, and the group's mean, of the ``kept`` rewards, is the mean without it; ``nothing`` if none is
+    kept."""
     if not kept:
         return nothing
     # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.
@@ -247,20 +221,14 @@ def mean_of_kept(
     return min(max(mean, min(kept)), max(kept))
 
 
-def _worst(rulings: Sequence[Ruling], units: Sequence[Hashable]) -> list[Ruling]:
-    """Each unit's worst ruling, for all of its segments."""
-    worst: dict[Hashable, Ruling] = {}
-    for ruling, unit in zip(rulings, units, strict=True):
-        worst[unit] = max(worst.get(unit, ruling), ruling, key=_WORSE.index)
+def _worst(
+    values: Sequence[T], units: Sequence[Hashable], badness: Callable[[T], float]
+) -> list[T]:
+    """Each unit's worst value, for all of its segments."""
+    worst: dict[Hashable, T] = {}
+    for value, unit in zip(values, units, strict=True):
+        worst[unit] = max(worst.get(unit, value), value, key=badness)
     return [worst[unit] for unit in units]
-
-
-def _smallest(factors: Sequence[float], units: Sequence[Hashable]) -> list[float]:
-    """Each unit's smallest length factor, for all of its segments."""
-    smallest: dict[Hashable, float] = {}
-    for factor, unit in zip(factors, units, strict=True):
-        smallest[unit] = min(smallest.get(unit, factor), factor)
-    return [smallest[unit] for unit in units]
 
 
 def _reason(ruling: Ruling, policy: Policy) -> Reason:
@@ -340,43 +308,18 @@ def _lowest(
     return lowest
 
 
-class _Floors:
-    """Upper bounds for vetoed completions: the lowest reward of their group.
+def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
+    """A vetoed row, with each reward but the policy's own ``number`` at most its floor.
 
-    Args:
-        rewards: [n, k], after the veto.
-        groups: [n].
-        seen: The lowest reward of earlier batches.
-        units: [n]; a rollout alone in its group has no others to be compared with, however many
-            segments it has.
+    If a function gives this completion no reward and punishes others, it gets their lowest: a text
+    that a function cannot read must not fare better than a wrong one.
     """
-
-    def __init__(
-        self,
-        rewards: Sequence[Row],
-        groups: Sequence[Hashable],
-        seen: float,
-        units: Sequence[Hashable],
-    ) -> None:
-        self.sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
-        self.of = _lowest(rewards, groups)
-        # For a completion without its group, all other rewards are the only reference.
-        self.of_lone = min(seen, 0.0, *self.of.values())
-
-    def lowered(self, row: Row, group: Hashable, number: int | None) -> Row:
-        """A vetoed row, with each reward but the policy's own ``number`` at most the lowest.
-
-        If a function gives this completion no reward and punishes others, it gets their lowest: a
-        text that a function cannot read must not fare better than a wrong one.
-        """
-        if all(value is None for value in row):
-            return row
-        alone = self.sizes[group] == 1
-        lowest = [self.of_lone if alone else self.of.get((group, j), 0.0) for j in range(len(row))]
-        return [
-            value if j == number or (value is None and low >= 0) else min(value or 0.0, low)
-            for j, (value, low) in enumerate(zip(row, lowest, strict=True))
-        ]
+    if all(value is None for value in row):
+        return row
+    return [
+        value if j == number or (value is None and low >= 0) else min(value or 0.0, low)
+        for j, (value, low) in enumerate(zip(row, floors, strict=True))
+    ]
 
 
 def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:

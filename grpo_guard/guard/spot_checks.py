@@ -1,46 +1,31 @@
 """Verify a sample of each node's completions, chosen so that the node cannot foresee it.
 
-A choice does not bind a node that knows it beforehand. Who can grind what:
+A choice does not bind a node that knows it beforehand: it would poison what is not drawn, or try
+other texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. So a
+public coin that is known ahead is not offered. There are two ways:
 
-* **A public coin that is known ahead** (`PublicCoin` without beacons, or only a hash of the
-  completions): each node computes which of its completions will be checked, and poisons the
-  others. The last sender can do so even if the hash covers everyone's completions: it tries other
-  texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. It is not
-  offered here.
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment
   (a digest of everything it sent in this batch, in order), the index of a completion in it, and the
-  number of the call. Without the key, the choice looks random to everyone, whatever they and others
-  send. Rejections later reveal what was checked, but nothing about the next choice: a text that
-  passed unchecked and is sent again is drawn anew. The verifier must be trusted: it could spare a
-  friend, and nobody would notice.
+  number of the call. A text that passed unchecked and is sent again is drawn anew. The verifier
+  must be trusted: it could spare a friend, and nobody would notice.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
-  *then* a value appears that none of them chose or knew, and decides. Everybody can recompute the
-  choice. A node that knows the value before it commits grinds as above, and anyone who can choose
-  the value afterwards can spare whom he likes. So use one that no participant controls (a public
-  beacon later than the last commitment), or a hash of shares that all committed to. The last one to
-  reveal can choose to stay silent, so silence has to cost.
+  *then* a value appears that none of them chose or knew, and everybody can recompute the choice.
+  Use a public beacon later than the last commitment, or a hash of shares that all committed to; the
+  last one to reveal can choose to stay silent, so silence has to cost.
 
-Unchecked completions are accepted, because the operator chose that risk, with a finding kind of
-their own that metrics count (`NOT_CHECKED`). They are no evidence for a ledger. After one
-rejection, everything that its node sent in the batch is checked, so poison of a caught node earns
-nothing in that batch unless the verifier itself passes it; earlier earnings are not taken back.
-`grpo_guard.guard.spot_odds` computes the probabilities.
+Unchecked completions are accepted, because the operator chose that risk, with a finding of their
+own (`NOT_CHECKED`); they are no evidence for a ledger. After one rejection, everything that its
+node sent in the batch is checked. So it is if a drawn completion made a verifier abstain that a
+text can make abstain (`author_can_abstain`), or poison that does so would earn whenever it was not
+drawn; and if no drawn completion got a decision: in an outage, unchecked ones would be silently
+rewarded. Neither counts against the node later, because a failing machine looks the same.
 
-An abstention is not a rejection, so poison that makes a verifier abstain would never be caught, and
-would earn whenever it was not drawn. So the whole node is also checked if a drawn completion made a
-verifier abstain that a text can make abstain (`author_can_abstain`), and if no drawn completion
-got a decision: in an outage, unchecked ones would be silently rewarded. Neither counts against the
-node in later batches, because a failing machine looks the same.
-
-Members see only the drawn completions: a verifier that compares completions with each other
-(`recurrence`, counted findings, a node's joint evidence) has that much less to compare. Put
-`SpotCheck` around expensive verifiers and combine the rest with ``&``: under ``|`` and in a vote,
-unchecked completions count as accepted; ``~`` leaves them accepted.
+Members see only the drawn completions, so put `SpotCheck` around expensive verifiers and combine
+the rest with ``&``. `grpo_guard.guard.spot_odds` computes the probabilities.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +48,7 @@ from grpo_guard.core.verdict import (
     accept,
 )
 from grpo_guard.core.verifier import CompletionVerifier, Composed
+from grpo_guard.guard.spot_odds import checked_of
 from grpo_guard.nodes.checks import Checks, ChecksOfNodes
 from grpo_guard.nodes.identity.envelope import prompt_bytes
 from grpo_guard.nodes.saved import reading, whole
@@ -76,7 +62,6 @@ _NOT_ONE_TEXT: Final = (
     Cause.BUDGET,
     Cause.NOT_APPLICABLE,
 )
-_SLACK: Final = 1e-9
 _SHORTEST_VALUE: Final = 16
 
 
@@ -110,6 +95,7 @@ class SpotCheck(Composed):
     scope: Scope = "history"
     shares_calls = False  # a choice covers one batch, and its results are kept
     shows_some = True
+    compares_ids = False  # it compares nothing for completions that are not drawn
 
     def __init__(
         self,
@@ -136,10 +122,6 @@ class SpotCheck(Composed):
         self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
         self._committed: dict[str, str] | None = None
         self._calls = 0
-
-    @property
-    def compares_ids(self) -> bool:
-        return False  # it compares nothing for completions that are not drawn
 
     @property
     def smallest_p(self) -> float:
@@ -219,8 +201,8 @@ class SpotCheck(Composed):
 
     def _choice(self, seed: str, sent: int, share: float) -> list[int]:
         """Indices to check among one node's completions."""
-        count = math.ceil(share * sent - _SLACK)
-        if count >= sent:
+        count = checked_of(sent, share)
+        if count == sent:
             return list(range(sent))
         lots = [
             blake2b(f"{seed} {place}".encode(), key=self._key, digest_size=16).digest()

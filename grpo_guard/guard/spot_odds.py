@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from grpo_guard.nodes.fisher import log_choose
+
 _SLACK: Final = 1e-9
 
 
@@ -24,15 +26,12 @@ class Odds:
     """What an operator can expect of a node that sends the same in each round.
 
     Args:
-        sent: Completions per round.
-        poisoned: How many of them are poison.
-        checked: How many of them are checked.
+        sent, poisoned, checked: Completions per round, and how many are poison or checked.
         power: Probability that a checked poisoned completion is rejected.
         caught: Probability of at least one rejection in a round; then all are checked.
         rounds: Expected number of rounds until then, that one included; inf if never.
         earned: Expected number of poisoned completions that earn a reward until then, that round
-            included: in a full check each is rejected with probability ``power``, too. inf if
-            never caught.
+            included, in which each is rejected with probability ``power``, too; inf if never.
     """
 
     sent: int
@@ -50,11 +49,7 @@ def checked_of(sent: int, share: float) -> int:
 
 
 def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
-    """Compute the odds for one node, see `Odds`.
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
+    """The odds for one node, see `Odds`; raises ValueError if an argument is out of range."""
     if not 1 <= sent <= 10**6:
         raise ValueError(f"sent: expected 1 to 1,000,000 completions, got {sent!r}")
     if not 0 <= poisoned <= sent:
@@ -79,13 +74,9 @@ def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
 
 def _weights(sent: int, poisoned: int, checked: int) -> list[tuple[int, float]]:
     """(x, P(X = x)) of the hypergeometric distribution."""
-    whole = _log_choose(sent, checked)
+    whole = log_choose(sent, checked)
     span = range(max(0, checked - (sent - poisoned)), min(poisoned, checked) + 1)
     return [
-        (x, math.exp(_log_choose(poisoned, x) + _log_choose(sent - poisoned, checked - x) - whole))
+        (x, math.exp(log_choose(poisoned, x) + log_choose(sent - poisoned, checked - x) - whole))
         for x in span
     ]
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

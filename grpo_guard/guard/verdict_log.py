@@ -20,6 +20,7 @@ from grpo_guard.core.verdict import Finding, Verdict
 
 logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
+"""Size of a log at which writing stops."""
 SHOWN: Final = 240
 """Most characters that a line holds of a text, a prompt or a message."""
 AROUND: Final = 80
@@ -41,27 +42,16 @@ class VerdictLog:
     does not stop the run: it is reported once.
 
     Args:
-        path: The file; it is created with the first batch.
-        most_bytes: Size at which writing stops.
-
-    Raises:
-        ValueError: ``most_bytes`` is below 1.
+        path: The file; it is created with the first batch, and `MOST_BYTES` long at most.
     """
 
-    def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES) -> None:
-        if most_bytes < 1:
-            raise ValueError(f"VerdictLog.most_bytes: expected an integer >= 1, got {most_bytes!r}")
-        self.path, self.most_bytes = Path(path), most_bytes
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         self._lock = threading.Lock()
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Append one batch; a failure does not raise.
-
-        Args:
-            batch: Any number of completions, [n].
-            verdicts: [n].
-        """
+        """Append one batch, [n], with its verdicts, [n]; a failure does not raise."""
         now = round(time.time(), 3)
         accepted: Counter[str | None] = Counter()
         lines: list[dict[str, Any]] = []
@@ -81,8 +71,8 @@ class VerdictLog:
 
     def _append(self, text: str) -> None:
         with self.path.open("a", encoding="ascii") as file:
-            if file.tell() + len(text) > self.most_bytes:
-                self._complain(f"has reached {self.most_bytes} bytes")
+            if file.tell() + len(text) > MOST_BYTES:
+                self._complain(f"has reached {MOST_BYTES} bytes")
                 return
             file.write(text)
 
@@ -91,11 +81,8 @@ class VerdictLog:
             self._complained = True
             logger.warning("%s: the log of verdicts %s; verdicts are missing", self.path, problem)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "most_bytes": self.most_bytes}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VerdictLog, (self.path,)  # with a lock of its own
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:

@@ -70,16 +70,14 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One node's judged completions of one round.
+    """One node's judged completions of one round; 0 <= held <= rejected <= judged.
 
     Args:
-        judged: Accepted or rejected completions, without abstentions. If there are many answers to
-            one prompt, each may count as a fraction.
-        rejected: How many of them were rejected, 0 <= rejected <= judged. When the node serves as a
-            peer, this is part of the normal rate.
-        held: Rejections held against the node itself, 0 <= held <= rejected. One odd prompt can get
-            all its answers rejected together, so only a few per prompt count. The bet stays fair
-            with fewer than were rejected.
+        judged: Accepted or rejected completions. If there are many answers to one prompt, each may
+            count as a fraction.
+        rejected: Part of the normal rate when the node serves as a peer.
+        held: Rejections held against the node itself: only a few per prompt, since one odd prompt
+            can get all its answers rejected together. The bet stays fair with fewer.
 
     Raises:
         ValueError: the counts are inconsistent, e.g. because they come from a broken file.
@@ -109,18 +107,14 @@ class Bets:
 
     def __init__(self, tolerance: Tolerance) -> None:
         self.tolerance = tolerance
-        self._prices: dict[tuple[float, float, int], Array] = {}
+        self._price = lru_cache(_REMEMBERED)(self._price_of)
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
-        """What one peer adds to the log-evidence against a node, shape [G].
+        """What one peer adds to the log-evidence against a node, shape [G], from their tallies of a
+        round.
 
         Summed over any set of ``honest`` peers that really are honest, it is the logarithm of an
         e-value; see the module docstring.
-
-        Args:
-            node: Tally of the tested node.
-            peer: Tally of the peer in the same round.
-            honest: Size of the sets, >= 1.
         """
         return np.asarray(self.scores(node, [peer], honest)[0])
 
@@ -138,20 +132,11 @@ class Bets:
                 found[k] = won / honest + peer.rejected * odds.log_down
         return found[[row[peer] for peer in peers]]
 
-    def _price(self, judged: float, of_peer: float, honest: int) -> Array:
+    def _price_of(self, judged: float, of_peer: float, honest: int) -> Array:
         """F of the module docstring, with n = ``judged`` and N = ``honest`` * ``of_peer``."""
-        key = (judged, of_peer, honest)
-        if key not in self._prices:
-            if len(self._prices) >= _REMEMBERED:
-                self._prices.clear()
-            self._prices[key] = self._maximum(
-                judged, of_peer * honest, _odds(self.tolerance, honest)
-            )
-        return self._prices[key]
-
-    def _maximum(self, judged: float, of_peers: float, odds: _Odds) -> Array:
         ratio, offset = self.tolerance.ratio, self.tolerance.offset
-        slope = odds.down * of_peers
+        odds = _odds(self.tolerance, honest)
+        slope = odds.down * (of_peer * honest)
         # Beyond x = 1 the function only falls.
         low, high = np.zeros_like(odds.up), np.full_like(odds.up, (1 - offset) / ratio)
         for _ in range(_STEPS):
@@ -165,10 +150,8 @@ class Bets:
 
 @lru_cache(maxsize=64)
 def _odds(tolerance: Tolerance, honest: int) -> _Odds:
-    """Odds of each alternative relative to the nearest point of the null hypothesis.
-
-    Nearest for a node with ``honest`` peers that each send as much as it does.
-    """
+    """Odds of each alternative relative to the nearest point of the null hypothesis: for a node
+    with ``honest`` peers that each send as much as it does."""
     up, down = np.array([_nearest(tolerance, *pair, honest) for pair in ALTERNATIVES]).T
     return _Odds(up - 1, 1 - down, np.log(up), np.log(down))
 

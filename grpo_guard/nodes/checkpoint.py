@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.saved import reading, require_format
 
 FORMAT: Final = 1
-_LEDGER: Final = "ledger"
-_LENGTHS: Final = "lengths"
-_IDENTITY: Final = "identity"
 
 
 class Remembers(Protocol):
@@ -25,32 +22,21 @@ class Remembers(Protocol):
         """Replace everything remembered with what `state_dict` returned."""
 
 
-def state_of(
-    verifier: CompletionVerifier,
-    ledger: object,
-    lengths: object = None,
-    identity: object = None,
-) -> dict[str, Any]:
-    """Their states, as plain JSON values.
+def memories_of(verifier: CompletionVerifier, **own: object) -> dict[str, Remembers]:
+    """What remembers nodes: the guard's ``own`` by name, and verifiers by their place in the tree.
+    None, and whatever has no state, is left out."""
+    return {
+        place: one for place, one in (*own.items(), *_tree(verifier, "verifier")) if _remembers(one)
+    }
 
-    Args:
-        verifier: The root of the tree.
-        ledger: The guard's own ledger, or None.
-        lengths: The memory of its length scaling, or None.
-        identity: The memory of pinned keys and recent signatures, or None.
-    """
-    memories = _memories(verifier, ledger, lengths, identity)
-    states = {place: memory.state_dict() for place, memory in memories}
+
+def state_of(memories: Mapping[str, Remembers]) -> dict[str, Any]:
+    """Their states, as plain JSON values."""
+    states = {place: memory.state_dict() for place, memory in memories.items()}
     return {"format": FORMAT, "memories": states}
 
 
-def load_state(
-    verifier: CompletionVerifier,
-    ledger: object,
-    state: dict[str, Any],
-    lengths: object = None,
-    identity: object = None,
-) -> None:
+def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None:
     """Hand each memory its part of ``state``.
 
     Raises:
@@ -60,7 +46,6 @@ def load_state(
     with reading("guard"):
         require_format(state, FORMAT)
     states = state.get("memories")
-    memories = dict(_memories(verifier, ledger, lengths, identity))
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__
         raise ValueError(
@@ -92,24 +77,14 @@ def stores_of(*owners: object) -> set[Path]:
     return found
 
 
-def _memories(
-    verifier: CompletionVerifier, ledger: object, lengths: object, identity: object
-) -> Iterator[tuple[str, Remembers]]:
-    for place, memory in ((_LEDGER, ledger), (_LENGTHS, lengths), (_IDENTITY, identity)):
-        if _remembers(memory):
-            yield place, memory  # type: ignore[misc]
-    yield from _of(verifier, "verifier")
-
-
-def _of(verifier: Any, place: str) -> Iterator[tuple[str, Remembers]]:
-    """Walk the ``members`` of composite verifiers, depth first."""
-    if _remembers(verifier):
-        yield place, verifier
+def _tree(verifier: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """A verifier and its ``members``, depth first, each with its place."""
+    yield place, verifier
     for i, member in enumerate(getattr(verifier, "members", ())):
-        yield from _of(member, f"{place}.{i}")
+        yield from _tree(member, f"{place}.{i}")
 
 
-def _remembers(thing: object) -> bool:
+def _remembers(thing: object) -> TypeGuard[Remembers]:
     return callable(getattr(thing, "state_dict", None)) and callable(
         getattr(thing, "load_state_dict", None)
     )

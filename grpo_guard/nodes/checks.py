@@ -17,12 +17,9 @@ MAX_NODES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Results of the spot checks of one node.
-
-    Args:
-        clean: Completions accepted since it was last caught, or since it first appeared.
-        caught: Whether it was caught and has not yet sent enough clean completions since.
-    """
+    """Results of the spot checks of one node: how many completions were accepted since it was last
+    caught or first appeared, and whether it was caught and has not yet sent enough clean ones
+    since."""
 
     clean: int = 0
     caught: bool = False
@@ -41,13 +38,9 @@ class ChecksOfNodes(Memory):
             return {node: self._nodes.get(node, Checks()) for node in nodes}
 
     def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
-        """Record a batch.
-
-        Args:
-            clean: Accepted completions by node.
-            caught: Nodes with a rejection: their count starts over.
-            enough: Clean completions after which a caught node counts like any other.
-        """
+        """Record a batch: accepted completions by node, nodes with a rejection, whose count starts
+        over, and how many clean completions are enough for a caught node to count like any
+        other."""
         self.change(lambda: self._add(clean, caught, enough))
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:

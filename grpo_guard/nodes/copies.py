@@ -1,4 +1,4 @@
-"""Convert one book to plain JSON values and back, for a trainer's checkpoint.
+"""Convert a ledger to plain JSON values and back, for a trainer's checkpoint.
 
 A checkpoint comes from a disk that others may write to. The types of all rows are checked before
 anything is replaced, so that a broken row is a clear error at the start. No SQL is read from it.
@@ -13,7 +13,7 @@ from typing import Any, Final
 from grpo_guard.nodes.release import PARDONS, pardons
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, write_meta
 from grpo_guard.nodes.saved import reading, require_format
-from grpo_guard.nodes.schema import TABLES, Book, LedgerError, transaction
+from grpo_guard.nodes.schema import TABLES, LedgerError, transaction
 from grpo_guard.nodes.standing import Mark, State
 
 FORMAT: Final = 1
@@ -21,69 +21,55 @@ _MOST_PARDONS: Final = 2**40
 _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": bytes}
 
 
-def dump(connection: Book) -> dict[str, Any]:
-    """All rows of a book, by table; bytes as hexadecimal text.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
-    """
+def dump(connection: sqlite3.Connection) -> dict[str, Any]:
+    """All rows of a ledger, by table; bytes as hexadecimal text. May raise sqlite3.Error."""
     with transaction(connection, "BEGIN"):  # one snapshot
         tables = {
             table: [
                 [value.hex() if isinstance(value, bytes) else value for value in row]
-                for row in connection.execute(f"SELECT * FROM @{table}")
+                for row in connection.execute(f"SELECT * FROM {table}")
             ]
             for table in TABLES
         }
     return {"format": FORMAT, "tables": tables}
 
 
-def in_memory(connection: Book) -> Book:
-    """An in-memory copy of the whole file, for changes when the file cannot be written.
-
-    The caller closes it.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
-    """
-    copied = sqlite3.connect(":memory:", isolation_level=None, factory=Book)
-    copied.prefix = connection.prefix
+def in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """An in-memory copy of the whole file, for changes when the file cannot be written; the caller
+    closes it. May raise sqlite3.Error."""
+    copied = sqlite3.connect(":memory:", isolation_level=None)
     connection.backup(copied)
     return copied
 
 
-def load(connection: Book, state: dict[str, Any]) -> None:
-    """Replace a book's rows with those of ``state``, all or none.
-
-    Raises:
-        StateError: ``state`` does not have the form that `dump` returns.
-        sqlite3.Error: it cannot be written.
-    """
+def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
+    """Replace a ledger's rows with those of ``state``, all or none; raises StateError if they do
+    not have the form that `dump` returns, or sqlite3.Error."""
     with transaction(connection):
         columns = {table: _columns(connection, table) for table in TABLES}
         with reading("ledger"):
             require_format(state, FORMAT)
             rows = {
-                table: [_row(row, columns[table]) for row in state["tables"][table]]
-                for table in TABLES
+                table: [
+                    [_value(value, *column) for value, column in zip(row, of_table, strict=True)]
+                    for row in state["tables"][table]
+                ]
+                for table, of_table in columns.items()
             }
         # Other processes judge from rounds they have already read; a new number makes them restart.
         before = pardons(connection)
         for table in TABLES:
-            connection.execute(f"DELETE FROM @{table}")
+            connection.execute(f"DELETE FROM {table}")
             marks = ", ".join("?" * len(columns[table]))
             with reading("ledger"):
-                connection.executemany(f"INSERT INTO @{table} VALUES ({marks})", rows[table])
+                connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows[table])
         _require_sound(connection)
         write_meta(connection, PARDONS, max(before, pardons(connection)) + 1)
 
 
-def _require_sound(connection: Book) -> None:
-    """Check what the ledger reads at each batch; otherwise it would be degraded for good.
-
-    Raises:
-        StateError: a row is not valid.
-    """
+def _require_sound(connection: sqlite3.Connection) -> None:
+    """Raise StateError for rows that the ledger reads at each batch and that would degrade it for
+    good."""
     with reading("ledger"):
         try:
             read_clock(connection)
@@ -92,18 +78,14 @@ def _require_sound(connection: Book) -> None:
                 raise ValueError("more releases than there can be")
         except LedgerError as error:
             raise ValueError(str(error)) from None
-        for row in connection.execute("SELECT state, level, renewed, since FROM @marks"):
+        for row in connection.execute("SELECT state, level, renewed, since FROM marks"):
             Mark(State(row[0]), *row[1:])
 
 
-def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:
+def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, bool]]:
     """(type, whether NULL is allowed) of each column."""
-    found = connection.execute(f"PRAGMA table_info(@{table})").fetchall()
+    found = connection.execute(f"PRAGMA table_info({table})").fetchall()
     return [(kind, not required and not key) for _, _, kind, required, _, key in found]
-
-
-def _row(row: list[Any], columns: list[tuple[str, bool]]) -> list[Any]:
-    return [_value(value, *column) for value, column in zip(row, columns, strict=True)]
 
 
 def _value(value: Any, kind: str, optional: bool) -> Any:

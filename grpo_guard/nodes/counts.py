@@ -11,7 +11,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import Finding, Verdict, reject
 from grpo_guard.nodes.e_process import log_threshold
-from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
+from grpo_guard.nodes.e_process_memory import FORMAT, EProcessMemory, digest_of
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
@@ -21,7 +21,7 @@ FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
 """Subtracted from a convicted node's log factor per compared prompt, so that a node that has
 stopped is released even if its peers never have the finding. Losing bets are always fair."""
-NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
+NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 """The state of empty counts."""
 
 
@@ -31,18 +31,13 @@ class Counts:
     Some findings must not reject by themselves, because honest work has them too: a wrong sum that
     is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
     So nodes are compared on the prompts that at least three of them answered in a batch
-    (`same_prompt`); a prompt with fewer nodes is no evidence, however many findings it has. The
-    evidence of prompts and rounds multiplies into one `EProcess` per node, over all kinds of
+    (`same_prompt`). The evidence multiplies into one `EProcess` per node, over all kinds of
     findings. Once a node's e-value reaches the number of nodes over ``alpha``, its completions with
-    the finding are rejected, and no others.
+    the finding are rejected, and no others; the guard's own ledger does not count these rejections.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
     ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
     each prompt are malicious and the swarm's members stay the same.
-
-    The guard's own ledger does not count these rejections: an honest model with an unusual habit
-    (say, it corrects itself more than others) loses the completions that show it and stays in the
-    swarm.
 
     Args:
         e_processes: Used by nothing else.
@@ -62,13 +57,8 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> list[Verdict]:
-        """The verdicts, with rejections for findings that a node has too often.
-
-        Args:
-            batch: All completions that arrived together.
-            verdicts: A rule's verdict on each.
-            counted: The finding of each to count, or None.
-        """
+        """The verdicts of a rule on completions that arrived together, with rejections for the
+        findings, ``counted``, that a node has too often."""
         convicted = self._convicted(batch, verdicts, counted)
         return [
             verdict
@@ -117,7 +107,7 @@ class Counts:
 
         A rollout counts once for each prompt that it answers. Findings in its other segments, whose
         prompts allow no comparison, count towards one of these prompts: cutting an answer in two
-        must not hide half of it. ``before`` are the nodes that are convicted already.
+        must not hide half of it.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
@@ -166,11 +156,8 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> EProcessMemory:
-    """The evidence that the rule with this name has counted, in a store that a run may be using.
-
-    Raises:
-        LedgerError: the store has no counts under that name.
-    """
+    """The evidence that the rule with this name has counted, in a store that a run may be using;
+    raises LedgerError if there is none."""
     path = in_folder(folder)
     counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
     if counted is None or not counted.log_e_values():

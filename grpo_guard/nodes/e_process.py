@@ -14,14 +14,10 @@ Several bets, the *columns*, run side by side, each with its own factor per batc
 in advance. The e-value is the sum of their wealth: an average of fair bets is a fair bet. Each
 column multiplies separately, so that a bet that wins a little in each batch keeps its winnings.
 
-**Who uses what.** Counted findings (`counts`), log-probs (`logprob.node_evidence`) and foreign
-sentences (`logprob.reader.proposals`) keep one e-process per node, `lengths` one per pair of nodes.
-Two tests share only the shares of the starts and the threshold:
-
-- The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
-  round, so its evidence is a sum over remembered rounds and not one number to multiply.
-- `content.recurrence` has the p-values of a test that is repeated while the counts grow. They do
-  not multiply, so it spends alpha over its looks.
+The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
+round, so its evidence is a sum over remembered rounds and not one number to multiply. It shares
+only the shares of the starts and the threshold, as does `content.recurrence`, whose p-values do not
+multiply: it spends alpha over its looks.
 """
 
 from __future__ import annotations
@@ -46,12 +42,8 @@ _REMEMBERED: Final = 4
 
 
 def log_threshold(alpha: float, tests: float = 1.0) -> float:
-    """The log e-value that convicts.
-
-    Args:
-        alpha: Chance that any of the honest nodes ever reaches it.
-        tests: How many e-processes share that chance.
-    """
+    """The log e-value that convicts, if ``alpha`` is the chance that any of the honest nodes ever
+    reaches it, and ``tests`` e-processes share that chance."""
     return math.log(tests / alpha)
 
 
@@ -76,8 +68,7 @@ class EProcess:
     """One e-process: the evidence against one node, or one pair of nodes.
 
     Args:
-        log_wealth: Logarithm of each column's wealth, its weight included; empty before the first
-            batch.
+        log_wealth: Logarithm of each column's wealth, weighted; () before the first batch.
         starts: Batches so far, at each of which a bet started.
         seen: Digests of the latest batches.
     """
@@ -96,10 +87,8 @@ class EProcess:
 
     @property
     def log_reserve(self) -> float:
-        """Logarithm of the part of the stake that is left for later starts.
-
-        A test may add it to the e-value: it is a bet that has won and lost nothing yet.
-        """
+        """Logarithm of the part of the stake that is left for later starts. A test may add it to
+        the e-value: it is a bet that has won and lost nothing yet."""
         return -math.log(self.starts + 1.0)
 
     def after(
@@ -136,11 +125,7 @@ class EProcess:
 
     @classmethod
     def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> EProcess:
-        """The e-process that `row` returned.
-
-        Raises:
-            ValueError, TypeError: the row has another form.
-        """
+        """The e-process that `row` returned; raises ValueError or TypeError for another form."""
         logs, starts, *seen = row
         if len(logs) != columns:
             raise ValueError(f"{len(logs)} columns")

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from grpo_guard.nodes.e_process import CAP, FLOOR, EProcess
+from grpo_guard.nodes.e_process import EProcess
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import number, reading, require_format, text
+from grpo_guard.nodes.saved import reading, require_format, text
 from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 2
-_ONE_COLUMN: Final = 1  # the format of 0.2
 MAX_NODES: Final = 4096
 
 
 class EProcessMemory(Memory):
-    """E-processes by node; safe to share between threads.
+    """E-processes by node; safe to share between threads. The weights of the columns add up to 1.
 
-    Args:
-        store: Keeps them for several processes and the next start; None = in this object only.
-        name: Name of this memory in the store. Names keep the word "fortunes", which e-processes
-            were called before: files that exist have it.
-        weights: Weights of the columns; they add up to 1.
+    Names in a store keep the word "fortunes", which e-processes were called before: files that
+    exist have it.
     """
 
     def __init__(
@@ -83,22 +78,12 @@ class EProcessMemory(Memory):
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("EProcessMemory"):
-            before = isinstance(state, dict) and state.get("format") == _ONE_COLUMN
-            require_format(state, _ONE_COLUMN if before else FORMAT)
+            require_format(state, FORMAT)
             columns = len(self.weights)
-            nodes = {
-                text(node): EProcess.of_row(self._of_one_column(row) if before else row, columns)
-                for node, *row in state["nodes"]
-            }
+            nodes = {text(n): EProcess.of_row(row, columns) for n, *row in state["nodes"]}
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-    def _of_one_column(self, row: Sequence[Any]) -> list[Any]:
-        """A row of a state with one column; the others have won nothing yet."""
-        log, *rest = row
-        first = max(number(log, FLOOR, CAP) + math.log(self.weights[0]), FLOOR)
-        return [[first, *(FLOOR for _ in self.weights[1:])], *rest]
 
 
 def digest_of(marks: Iterable[bytes]) -> int:

@@ -25,6 +25,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from grpo_guard.core.arguments import is_count
 from grpo_guard.nodes.bets import WEIGHTS, Array, Bets, Tally, Tolerance
 from grpo_guard.nodes.e_process import log_shares, log_threshold
 from grpo_guard.nodes.history import History
@@ -52,9 +53,8 @@ class Evidence:
 
     Args:
         log_e: Natural logarithm of its e-value: an honest node reaches as much with probability at
-            most exp(-log_e).
-        peers: Nodes that it was compared with; below 2 there is no evidence and log_e is 0. log_e
-            is also 0 for a node without a rejection.
+            most exp(-log_e). 0 for a node without a rejection, or with fewer than two peers.
+        peers: Nodes that it was compared with.
         others: Nodes with work in at least half of its rounds: its peers were drawn from them.
         rose: Whether the last round added to it.
     """
@@ -86,14 +86,9 @@ class _Account:
     """The running sums of the evidence against one node.
 
     Starts between which the node did no work have equal sums and share a row, so a name that is
-    used once takes one row, not one for each start.
-
-    Args:
-        peers: The nodes that it is compared with.
-        next: Number of the first round that is not included yet.
-        ends: The last start that each row covers, ascending; there is no evidence against the node
-            from later starts.
-        ahead: Scores summed from the starts on, shape [rows, peers, G].
+    used once takes one row. ``ends`` are the last starts that the rows cover, ascending, and
+    ``ahead`` the scores summed from the starts on, [rows, peers, G]; ``next`` is the first round
+    not included yet.
     """
 
     peers: tuple[str, ...]
@@ -127,7 +122,7 @@ class Comparison:
     ) -> None:
         if not 0 <= hostile <= 0.5:
             raise ValueError(f"hostile: expected a number in [0, 0.5], got {hostile!r}")
-        if isinstance(window, bool) or not isinstance(window, int) or window < 2 * STRIDE:
+        if not is_count(window, 2 * STRIDE):
             raise ValueError(f"window: expected an integer >= {2 * STRIDE}, got {window!r}")
         self.bets = Bets(tolerance or Tolerance())
         self.hostile = hostile
@@ -136,15 +131,12 @@ class Comparison:
         self._number = self._next = 0  # of the first remembered round, and of the one to come
         self._last: tuple[str, ...] = ()
         self._accounts: dict[str, _Account] = {}
-        self._scores: dict[tuple[Tally, Tally, int], Array] = {}
+        self._score = lru_cache(_REMEMBERED_SCORES)(self.bets.score)
         self._shown: dict[str, float] = {}
 
     def begin_at(self, number: int) -> None:
-        """Set the number of the first round: a stake depends on the round it is placed in.
-
-        Raises:
-            ValueError: rounds have been added, or the number is not a multiple of `STRIDE`.
-        """
+        """Set the number of the first round, a multiple of `STRIDE`: a stake depends on the round
+        it is placed in. Raises ValueError once rounds have been added."""
         if self._next != self._number or number < 0 or number % STRIDE:
             raise ValueError(f"number: expected a multiple of {STRIDE} and no rounds, got {number}")
         self._number = self._next = number
@@ -235,14 +227,6 @@ class Comparison:
         for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
-
-    def _score(self, mine: Tally, peer: Tally, honest: int) -> Array:
-        key = (mine, peer, honest)
-        if key not in self._scores:
-            if len(self._scores) >= _REMEMBERED_SCORES:
-                self._scores.clear()
-            self._scores[key] = self.bets.score(mine, peer, honest)
-        return self._scores[key]
 
     def _log_e(self, account: _Account, honest: int, last: int) -> float:
         """Over all beginnings up to ``last`` and bets, each at its worst peers."""

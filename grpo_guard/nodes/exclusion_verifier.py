@@ -37,6 +37,7 @@ class ExclusionVerifier(CompletionVerifier):
     scope: Scope = "history"  # the ledger's
     shares_calls = True  # a verdict changes nothing there
     reads_text = False
+    steps_aside = True
 
     def __init__(
         self, ledger: EvidenceLedger, *, reject_soft: bool = False, last_known: bool = False
@@ -44,10 +45,6 @@ class ExclusionVerifier(CompletionVerifier):
         self.ledger = ledger
         self.reject_soft = reject_soft
         self.last_known = last_known
-
-    @property
-    def steps_aside(self) -> bool:
-        return True
 
     @property
     def idle_without(self) -> Mapping[str, str]:

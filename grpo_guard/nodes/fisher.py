@@ -13,12 +13,8 @@ def log_choose(n: int, k: int) -> float:
 def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
     """Natural logarithm of P(count >= ``hits``) under the null, at most 0: the hypergeometric tail.
 
-    Args:
-        hits: How many of the node's ``total`` (e.g. prompts) show the feature (e.g. a phrase).
-        other_hits: How many of the others' ``other_total`` do.
-
-    Raises:
-        ValueError: a count is negative or above its total.
+    ``hits`` of the node's ``total`` (e.g. prompts) show the feature (e.g. a phrase), and
+    ``other_hits`` of the others' ``other_total``; raises ValueError if they cannot.
     """
     if not (0 <= hits <= total and 0 <= other_hits <= other_total):
         raise ValueError(

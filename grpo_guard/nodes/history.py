@@ -28,13 +28,8 @@ Ints = NDArray[np.int64]
 
 
 class History:
-    """The last rounds of a swarm. Names without a remembered round take no memory.
-
-    Args:
-        rounds: Most rounds to remember.
-        drawn: How many peers of a name are drawn, including itself.
-        salt: Seeds the lots of the names.
-    """
+    """The last ``rounds`` of a swarm. Names without a remembered round take no memory. Of a name
+    ``drawn`` peers are drawn, itself included, by lots that ``salt`` seeds."""
 
     def __init__(self, rounds: int, drawn: int, salt: bytes) -> None:
         self.size = rounds
@@ -113,12 +108,9 @@ class History:
     def rows(
         self, name: str, peers: Sequence[str], numbers: range
     ) -> tuple[Ints, Ints, list[Tally]]:
-        """The rounds of one name among ``numbers``, with the counts of it and its peers.
-
-        Returns:
-            Numbers of the rounds, shape [K]; codes, shape [1 + peers, K], the name's own first;
-            and the tallies that the codes index.
-        """
+        """The rounds of one name among ``numbers``, with the counts of it and its peers: their
+        numbers, [K]; codes, [1 + peers, K], the name's own first; and the tallies that the codes
+        index."""
         at = np.arange(numbers.start, numbers.stop) % self.size
         mine = self._codes[self._column[name], at]
         worked = np.flatnonzero(mine)
@@ -132,14 +124,11 @@ class History:
         return worked + numbers.start, codes, self._tallies
 
     def met(self, name: str) -> tuple[list[str], int]:
-        """Names with work in at least half of this one's rounds, and how many they are.
+        """At most ``drawn`` names, by lot, with work in at least half of this one's rounds, and how
+        many such names there are. Both include the name itself, unless it was not examined.
 
         If there are more than `MOST_LOOKED_AT` candidates, only that many, drawn by lot, are
         examined. The count then covers all candidates, so it is never too low.
-
-        Returns:
-            At most ``drawn`` names, by lot, and the count. Both include the name itself, unless it
-            is not among the candidates examined.
         """
         bits = self._bits[self._column[name]]
         key = bits.tobytes()

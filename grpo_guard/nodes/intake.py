@@ -20,7 +20,6 @@ from grpo_guard.core.verdict import (
     BARRING_CAUSES,
     NOT_CHECKED,
     Cause,
-    Finding,
     Outcome,
     Verdict,
     applicable_of,
@@ -90,13 +89,8 @@ def intake(
 ) -> Intake:
     """What is kept of one batch. A rollout in several segments becomes one entry, see `_joined`.
 
-    Args:
-        batch: The completions.
-        verdicts: One for each, in order.
-        round: Round of the batch; None = the round that the nodes that sent most of it claim.
-
-    Raises:
-        ValueError: there is not one verdict per completion.
+    Without a ``round`` it is the one that the nodes that sent most of the batch claim. Raises
+    ValueError if there is not one verdict per completion.
     """
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
@@ -250,21 +244,15 @@ def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
     found: dict[bytes, Phrase] = {}
     findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
     for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
-        words = _flagged(completion.text, finding).split()
+        start, end = finding.char_span or (0, 0)
+        words = completion.text[start : min(end, start + MAX_PHRASE_CHARACTERS)].split()
         excerpt = " ".join(words)[:EXCERPT_CHARACTERS].encode("utf-8", "backslashreplace")
-        for start in range(max(1, min(len(words) - PIECE + 1, MAX_PIECES))):
-            piece = " ".join(words[start : start + PIECE]).casefold().strip(_PUNCTUATION)
+        for first in range(max(1, min(len(words) - PIECE + 1, MAX_PIECES))):
+            piece = " ".join(words[first : first + PIECE]).casefold().strip(_PUNCTUATION)
             if piece:
                 digest = _digest(piece.encode("utf-8", "surrogatepass"))
                 found.setdefault(digest, Phrase(digest, excerpt))
     yield from found.values()
-
-
-def _flagged(text: str, finding: Finding) -> str:
-    if finding.char_span is None:
-        return ""
-    start, end = finding.char_span
-    return text[start : min(end, start + MAX_PHRASE_CHARACTERS)]
 
 
 def _has_exempt(verdict: Verdict) -> bool:

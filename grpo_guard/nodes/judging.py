@@ -46,11 +46,12 @@ class Judging:
         self._slots = Comparison(SLOT_TOLERANCE, self._settings.hostile, salt=salt)
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Judge every closed round that no process has judged yet.
+        """Judge every closed round that no process has judged yet; after an error, the rest is
+        judged next time.
 
         Raises:
-            sqlite3.Error: the rest will be judged next time.
-            LedgerError, ValueError, TypeError: the file holds odd values.
+            sqlite3.Error: the file cannot be used now.
+            LedgerError, ValueError, TypeError: it holds odd values.
         """
         _, closed, judged = read_clock(connection)
         given = pardons(connection)
@@ -101,7 +102,7 @@ class Judging:
     ) -> None:
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
         # work is skipped, since strangers can invent any number of names.
-        columns = "SELECT node, state, level, renewed, since FROM @marks WHERE kind = ?"
+        columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for nodes in chunks([int(node) for node in evidence]):
             these = f"{columns} AND node IN ({', '.join('?' * len(nodes))})"
@@ -127,10 +128,10 @@ class Judging:
             elif mark != before:
                 changed.append((mark.state.value, mark.since, int(node), kind))
         connection.executemany(
-            "INSERT OR REPLACE INTO @marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(written)
+            "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(written)
         )
         connection.executemany(
-            "UPDATE @marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
+            "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
         )
 
 

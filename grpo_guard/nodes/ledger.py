@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
@@ -22,12 +22,13 @@ from grpo_guard.nodes.patience import Patience, locked, patience_with
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, write_slots
 from grpo_guard.nodes.saved import StateError
-from grpo_guard.nodes.schema import Book, LedgerError, checked_book, connect
+from grpo_guard.nodes.schema import LedgerError, connect
 from grpo_guard.nodes.standing import State
 
 logger = logging.getLogger("grpo_guard")
 
 T = TypeVar("T")
+Job: TypeAlias = Callable[[sqlite3.Connection], None]
 # Batches kept in memory while the database cannot be written; then the oldest are dropped.
 MAX_WAITING = 256
 _MOST_NODES = 10_000_000
@@ -55,7 +56,6 @@ class EvidenceLedger:
         offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
         half_life: Rounds after which evidence that is not renewed counts half.
-        book: Which of the file's books; counted findings have separate books.
         max_nodes: Most names that are kept; further ones are counted together. If a name costs its
             sender nothing, raise it no higher than the number of nodes.
 
@@ -77,7 +77,6 @@ class EvidenceLedger:
         offset: float = 0.01,
         hostile: float = 1 / 3,
         half_life: float = 50.0,
-        book: str = "",
         max_nodes: int = MAX_NODES,
     ) -> None:
         if isinstance(max_nodes, bool) or not 1 <= max_nodes <= _MOST_NODES:
@@ -87,15 +86,14 @@ class EvidenceLedger:
         if not 0 < half_life < float("inf"):
             raise ValueError(f"half_life: expected a number of rounds > 0, got {half_life!r}")
         self.path = Path(path)
-        self.book = checked_book(book)
         self.settings = Settings(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.max_nodes = max_nodes
         self.degraded: str | None = None
         self._locked = False
         self.lost = self._recorded_lost = 0
-        self._waiting: deque[Callable[[Book], None]] = deque()
+        self._waiting: deque[Job] = deque()
         self._lock = threading.RLock()
-        self._connection: Book | None = None
+        self._connection: sqlite3.Connection | None = None
         self._owner = os.getpid()
         self._judging = Judging(self.settings)
         try:
@@ -156,37 +154,22 @@ class EvidenceLedger:
         self._enqueue(lambda connection: write_slots(connection, round, slots, self.max_nodes))
 
     def state(self, node: str) -> State:
-        """The standing of one node; clear if it is unknown.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """The standing of one node; clear if it is unknown. Raises LedgerError if it cannot be
+        read."""
         return self._read(lambda connection: report.state_of(connection, name_bytes(node)))
 
     def standing(self, node: str) -> Standing | None:
-        """Everything known about one node; None if it is unknown.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Everything known about one node; None if it is unknown. Raises LedgerError as `state`."""
         half_life = self.settings.half_life
         found = self._read(lambda c: report.standings(c, half_life, name_bytes(node)))
         return found[0] if found else None
 
     def standings(self) -> list[Standing]:
-        """Every node, the worst first.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Every node, the worst first. Raises LedgerError as `state`."""
         return self._read(lambda c: report.standings(c, self.settings.half_life))
 
     def sybil_hints(self) -> list[SybilHint]:
-        """Recurring phrases that two or more nodes share.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Recurring phrases that two or more nodes share. Raises LedgerError as `state`."""
         return self._read(report.sybil_hints)
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,7 +217,7 @@ class EvidenceLedger:
     def _patience(self) -> Patience:
         return patience_with(self.path)
 
-    def _dumped(self, connection: Book) -> dict[str, Any]:
+    def _dumped(self, connection: sqlite3.Connection) -> dict[str, Any]:
         """A dump that includes the waiting batches, which a checkpoint must not lack."""
         if not self._waiting:
             return copies.dump(connection)
@@ -245,11 +228,11 @@ class EvidenceLedger:
             Judging(self.settings).catch_up(copied)
             return copies.dump(copied)
 
-    def _loaded(self, connection: Book, state: dict[str, Any]) -> None:
+    def _loaded(self, connection: sqlite3.Connection, state: dict[str, Any]) -> None:
         _wait(connection, _UNTIL_LOADED)
         copies.load(connection, state)
 
-    def _enqueue(self, job: Callable[[Book], None]) -> None:
+    def _enqueue(self, job: Job) -> None:
         with self._lock:
             self._waiting.append(job)
             self._flush()
@@ -282,7 +265,7 @@ class EvidenceLedger:
                 logger.warning("ledger %s: written again; %d batches lost", self.path, self.lost)
                 self.degraded = None
 
-    def _try(self, job: Callable[[Book], None], connection: Book) -> None:
+    def _try(self, job: Job, connection: sqlite3.Connection) -> None:
         try:
             job(connection)
         except _HOPELESS as error:
@@ -305,7 +288,7 @@ class EvidenceLedger:
             self._connection.close()
         self._forget()
 
-    def _open(self, seconds: float = 0.0) -> Book:
+    def _open(self, seconds: float = 0.0) -> sqlite3.Connection:
         if self._connection is not None and self._owner != os.getpid():
             _inherited.append(self._connection)  # after a fork: the parent's must not be touched
             self._forget()
@@ -314,7 +297,7 @@ class EvidenceLedger:
             self._connection.close()
             self._forget()
         if self._connection is None:
-            self._connection = connect(self.path, seconds=seconds, book=self.book)
+            self._connection = connect(self.path, seconds=seconds)
             self._owner = os.getpid()
         return self._connection
 
@@ -323,7 +306,7 @@ class EvidenceLedger:
         self._owner = os.getpid()
         self._judging = Judging(self.settings)
 
-    def _read(self, query: Callable[[Book], T]) -> T:
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             try:
                 return query(self._open())
@@ -345,6 +328,6 @@ class EvidenceLedger:
         self._forget()
 
 
-def _wait(connection: Book, seconds: float) -> None:
+def _wait(connection: sqlite3.Connection, seconds: float) -> None:
     """Set how long later statements wait for another process's transaction."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

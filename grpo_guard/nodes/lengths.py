@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any, Final, Protocol
 
 from grpo_guard.nodes.e_process import FLOOR, EProcess, log_add, log_threshold
@@ -40,8 +41,7 @@ _MOST: Final = 60.0
 # A node that once sent long work can clear itself from here. All bets together reach e^60.
 _CAP: Final = _MOST - math.log(len(BETS))
 _UNWEIGHTED: Final = 2  # the format of 0.3, in which the wealth of each bet had no weight yet
-_ONE_START: Final = 1  # the one before, in which everything was staked on the first group
-_NOTHING: Final = -1e9  # the least log wealth in both
+_NOTHING: Final = -1e9  # the least log wealth in it
 _PER_GROUP: Final = 16
 
 
@@ -97,12 +97,14 @@ class NodeMemory(Memory):
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Record a batch, given as groups."""
 
-        def bet() -> None:
+        def stake() -> None:
             for group in groups:
                 for pair, difference in self._differences(group).items():
-                    self._bet(pair, difference)
+                    factors = [math.log1p(bet * difference) for bet in BETS]
+                    before = self._pairs.get(pair, EProcess())
+                    self._pairs[pair] = before.after(factors, _WEIGHTS, cap=_CAP)
 
-        self.change(bet)
+        self.change(stake)
 
     def convicted(self) -> dict[str, float]:
         """Nodes whose work is longer than most others', with the e-value reached against each of
@@ -128,9 +130,8 @@ class NodeMemory(Memory):
         with reading("NodeMemory"):
             nodes = dict.fromkeys(map(text, state["nodes"]))
             rows = {(text(a), text(b)): row for a, b, *row in state["wealth"]}
-            if (before := state["format"]) in (_ONE_START, _UNWEIGHTED):
-                one = before == _ONE_START
-                rows = {pair: _of_earlier_release(row, one) for pair, row in rows.items()}
+            if state["format"] == _UNWEIGHTED:
+                rows = {pair: _weighted(*row) for pair, row in rows.items()}
             else:
                 require_format(state, FORMAT)
             pairs = {pair: EProcess.of_row(row, len(BETS), _CAP) for pair, row in rows.items()}
@@ -140,32 +141,22 @@ class NodeMemory(Memory):
         with self._lock:
             self._nodes, self._pairs = nodes, pairs
 
-    def _bet(self, pair: tuple[str, str], difference: float) -> None:
-        factors = [math.log1p(bet * difference) for bet in BETS]
-        before = self._pairs.get(pair, EProcess())
-        self._pairs[pair] = before.after(factors, _WEIGHTS, cap=_CAP)
-
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
         """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
         lengths: dict[float | None, dict[str, list[Measured]]] = {}
         for member in members:
             if member.node is not None and self._follows(member.node):
-                mine = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
-                if len(mine) < _PER_GROUP:
-                    mine.append(member)
+                own = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
+                if len(own) < _PER_GROUP:
+                    own.append(member)
         sums = defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0])
         for by_node in lengths.values():
-            nodes = list(by_node)
-            for i in nodes:
-                for j in nodes:
-                    if i != j:
-                        total = sums[i, j]
-                        total[0] += sum(
-                            (a.own > b.length) - (a.own < b.length)
-                            for a in by_node[i]
-                            for b in by_node[j]
-                        )
-                        total[1] += len(by_node[i]) * len(by_node[j])
+            for (i, mine), (j, theirs) in permutations(by_node.items(), 2):
+                total = sums[i, j]
+                total[0] += sum(
+                    (a.own > b.length) - (a.own < b.length) for a in mine for b in theirs
+                )
+                total[1] += len(mine) * len(theirs)
         return {pair: signs / count for pair, (signs, count) in sums.items()}
 
     def _follows(self, node: str) -> bool:
@@ -174,9 +165,7 @@ class NodeMemory(Memory):
         return node in self._nodes
 
 
-def _of_earlier_release(row: Sequence[Any], one_start: bool) -> list[Any]:
-    """What `EProcess.row` gives now; a start that had the whole stake keeps half."""
-    starts, *logs = (1, *row) if one_start else row
-    log_parts = math.log(len(BETS) * (2 if one_start else 1))
-    wealth = [number(log, _NOTHING, _MOST) - log_parts for log in logs]
+def _weighted(starts: Any, *logs: Any) -> list[Any]:
+    """What `EProcess.row` gives now, of a row of 0.3."""
+    wealth = [number(log, _NOTHING, _MOST) - math.log(len(BETS)) for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_guard.nodes.patience import locked, patience_with
-from grpo_guard.nodes.schema import Book, connect
+from grpo_guard.nodes.schema import connect
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
@@ -36,14 +36,8 @@ CREATE TABLE IF NOT EXISTS memories (
 class Memory:
     """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
-    Args:
-        store: Keeps the memory for several processes and the next start. None or a temporary store:
-            it stays in this object, and no time is spent on writing it.
-        name: Name of the memory in the store; a second memory of that name gets a suffix.
-
-    Attributes:
-        lost: Number of changes that are in no file: they could not be written, were too many to
-            keep, and then another process wrote the file.
+    With no store or a temporary one it stays in this object, and no time is spent on writing it. A
+    second memory of the same name in a store gets a suffix.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
@@ -62,8 +56,7 @@ class Memory:
         self._version: int | None = None
         # Functions that repeat the changes that could not be written. If another process has
         # written meanwhile, they are applied to its state, so that no evidence of either is lost.
-        self._unwritten: deque[Callable[[], object]] = deque()
-        self._dropped = self.lost = 0
+        self._unwritten: deque[Callable[[], object]] = deque(maxlen=MAX_UNWRITTEN)
         # The file does not hold a valid state, so the next write replaces it.
         self._broken = False
         self._warned = False
@@ -74,10 +67,8 @@ class Memory:
 
         Meanwhile no other process can hold any memory of the file, so do nothing slow inside. If
         the file is locked for long (see `Patience`), or cannot be read or written, this process
-        continues with the state that it has and logs that once; the change is written later.
-
-        Args:
-            again: Repeats the same change on another state. It must not raise.
+        continues with the state that it has and logs that once; the change is written later, by
+        ``again``, which repeats it on another state and must not raise.
         """
         with self._lock:
             connection = self._taken_up()
@@ -114,11 +105,8 @@ class Memory:
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by the one that `state_dict` returned.
-
-        Raises:
-            ValueError: ``state`` does not have that form.
-        """
+        """Replace the state by one that `state_dict` returned; raises ValueError for another
+        form."""
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)
             self._unwritten.clear()  # they belong to the state that was replaced
@@ -131,7 +119,7 @@ class Memory:
     def _take_up(self, state: dict[str, Any]) -> None:
         """Implement `load_state_dict`; raise and change nothing if the state is malformed."""
 
-    def _taken_up(self) -> Book | None:
+    def _taken_up(self) -> sqlite3.Connection | None:
         """The locked file, with its state loaded; None if there is no file or it is degraded."""
         if self._path is None:
             return None
@@ -154,7 +142,7 @@ class Memory:
             return None
         return connection
 
-    def _take_news(self, connection: Book) -> None:
+    def _take_news(self, connection: sqlite3.Connection) -> None:
         """Load what another process has written since, and repeat this process's unwritten
         changes."""
         if not connection.execute(_KNOWN).fetchone():
@@ -171,11 +159,10 @@ class Memory:
             self._broken = True
             raise
         self._version = row[0]
-        self.lost, self._dropped = self.lost + self._dropped, 0
         for change in self._unwritten:
             change()
 
-    def _put_back(self, connection: Book) -> bool:
+    def _put_back(self, connection: sqlite3.Connection) -> bool:
         """Write the state; return whether that succeeded."""
         assert self._path is not None
         # A random version, not a counter: a file restored from a copy would repeat the same count.
@@ -186,7 +173,7 @@ class Memory:
         except sqlite3.Error as error:
             self._degrade(error)
             return False
-        self._version, self._broken, self._warned, self._dropped = row[1], False, False, 0
+        self._version, self._broken, self._warned = row[1], False, False
         self._unwritten.clear()
         patience_with(self._path).behind(self, 0)
         return True
@@ -195,9 +182,6 @@ class Memory:
         if self._path is None:
             return
         self._unwritten.append(change)
-        if len(self._unwritten) > MAX_UNWRITTEN:
-            self._unwritten.popleft()
-            self._dropped += 1
         patience_with(self._path).behind(self, len(self._unwritten))
 
     def _degrade(self, error: Exception) -> None:

@@ -104,11 +104,7 @@ def locked(error: BaseException) -> bool:
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
     """``guard/store_waits``, waits in vain so far, and ``guard/store_waiting``, batches not written
-    yet. Empty if both are 0.
-
-    Args:
-        paths: The files to count; None = all files of this process.
-    """
+    yet, of these files or, with None, of all that this process has used. Empty if both are 0."""
     of = list(_of) if paths is None else {path.absolute() for path in paths}
     known = [_of[path] for path in of if path in _of]
     waits = sum(patience.waits for patience in known)

@@ -14,7 +14,7 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, opened
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
@@ -22,36 +22,20 @@ PARDONS = "pardons"
 _UNTIL = "pardoned until, node "
 
 
-def release(path: Path, node: str, *, book: str = "") -> None:
+def release(path: Path, node: str) -> None:
     """Clear one node in a ledger that may be in use; running guards follow at their next batch.
 
     If it continues to be rejected as often, it is found hard again. If its model is honest but
     weaker, raise ``offset``.
 
-    Args:
-        path: Path of the ledger.
-        node: Name of the node.
-        book: Which of the file's books.
-
     Raises:
         LedgerError: the file is not a ledger, cannot be written, or does not know the node.
     """
-    book = checked_book(book)
     if not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")
-    try:
-        connection = connect(path, seconds=_PATIENCE, book=book)
-        try:
-            with transaction(connection):
-                _release(connection, path, node)
-        finally:
-            connection.close()
-    except LedgerError:
-        raise
-    except Exception as error:  # odd values in the file may raise anything
-        raise LedgerError(
-            f"{path}: expected a ledger that can be written: {error!s:.200}"
-        ) from error
+    writable = "a ledger that can be written"
+    with opened(path, writable, seconds=_PATIENCE, create=True) as connection:
+        _release(connection, path, node)
 
 
 def pardons(connection: sqlite3.Connection) -> int:
@@ -63,12 +47,8 @@ def pardoned(
     connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
 ) -> None:
     """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
-
-    Args:
-        connection: Connection to the ledger.
-        rounds: Tallies by round and node id, changed in place.
-    """
-    query = "SELECT key, value FROM @meta WHERE key LIKE ?"
+    The tallies, by round and node id, are changed in place."""
+    query = "SELECT key, value FROM meta WHERE key LIKE ?"
     until = {
         int(key.removeprefix(_UNTIL)): clock
         for key, clock in connection.execute(query, (f"{_UNTIL}%",))
@@ -81,12 +61,12 @@ def pardoned(
 
 
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
-    query = "SELECT id FROM @nodes WHERE name = ?"
+    query = "SELECT id FROM nodes WHERE name = ?"
     found = (connection.execute(query, (name,)).fetchone() for name in stored_names(node))
     row = next(filter(None, found), None)
     if row is None:
         raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
-    connection.execute("DELETE FROM @marks WHERE node = ?", row)
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
+    connection.execute("DELETE FROM marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)
     write_meta(connection, PARDONS, read_meta(connection, PARDONS) + 1)

@@ -11,7 +11,7 @@ from typing import Any
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.judging import SLOTS, WORK
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, opened
 from grpo_guard.nodes.standing import Mark, State
 
 SHOWN_REASONS = 5
@@ -26,18 +26,14 @@ class Standing:
         node: Its name, with control characters escaped.
         state: State of its work; only "hard" has consequences.
         withholds: State of its empty slots, at most "soft".
-        judged: Completions that were accepted or rejected.
-        rejected: How many of those were rejected.
+        judged, rejected: Completions that were accepted or rejected, and how many were rejected.
         abstained: Completions on which no verdict was reached.
-        others_judged: Completions of all other nodes that were accepted or rejected.
-        others_rejected: How many of those were rejected.
+        others_judged, others_rejected: The same of all other nodes.
         log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
         level: Evidence over the threshold when it last rose, decayed since; 1 makes a node hard.
         peers: Nodes that it was compared with; fewer than two give no evidence.
-        since: The round, by the ledger's own count, in which it entered the state.
-        last_round: The round of its last completion, by the ledger's own count.
-        owed: Slots it was to fill.
-        empty: How many of those it left empty.
+        since, last_round: By the ledger's own count, when it entered the state and last sent work.
+        owed, empty: Slots it was to fill, and how many of those it left empty.
         reasons: Kinds of findings it was rejected for, with counts, most frequent first.
     """
 
@@ -80,10 +76,8 @@ class Standing:
 class SybilHint:
     """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
 
-    Args:
-        nodes: The nodes that share it.
-        excerpt: Beginning of the phrase in the work of one of them.
-        count: Completions with it from the node that repeats it most.
+    The excerpt is its beginning in the work of one of them, the count that of the completions with
+    it from the node that repeats it most.
     """
 
     nodes: tuple[str, ...]
@@ -114,25 +108,14 @@ class Shown:
         }
 
 
-def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
+def read(path: Path, node: str | None = None) -> Shown:
     """Read everything in a ledger, or one node, from one snapshot and without writing to it.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be read, or does not know the node.
-        ValueError: ``book`` is not a valid name of a book.
     """
-    book = checked_book(book)
-    try:
-        connection = connect(path, seconds=5.0, create=False, book=book)
-        try:
-            with transaction(connection, "BEGIN"):
-                return _read(connection, path, node)
-        finally:
-            connection.close()
-    except LedgerError:
-        raise
-    except Exception as error:  # odd values in the file may raise anything
-        raise LedgerError(f"{path}: expected a readable ledger, got: {error!s:.200}") from None
+    with opened(path, "a readable ledger", seconds=5.0, create=False) as connection:
+        return _read(connection, path, node)
 
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
@@ -154,7 +137,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
     }
     counts = {key: read_meta(connection, key) for key in says}
     notes = [f"{counts[key]:,} {says[key]}" for key in says if counts[key]]
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     if last >= 0:
         judged = read_meta(connection, "judged") + 1
         notes.append(f"{last + 1:,} rounds, {judged:,} judged; a round is judged two rounds later")
@@ -164,17 +147,13 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
 def standings(
     connection: sqlite3.Connection, half_life: float, name: bytes | None = None
 ) -> list[Standing]:
-    """All nodes, or one, the worst first.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """All nodes, or one, the worst first; may raise sqlite3.Error."""
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
-        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM @nodes"
+        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
     ).fetchone()
     query = (
-        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM @nodes "
+        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM nodes "
         "WHERE ?1 IS NULL OR name = ?1"
     )
     rows = connection.execute(query, (name,)).fetchall()
@@ -208,33 +187,24 @@ def standings(
 
 
 def state_of(connection: sqlite3.Connection, name: bytes) -> State:
-    """The standing of one node's work; clear if it is unknown.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """The standing of one node's work; clear if it is unknown. May raise sqlite3.Error."""
     query = (
-        "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node "
-        "WHERE name = ? AND kind = ?"
+        "SELECT state FROM marks JOIN nodes ON nodes.id = marks.node WHERE name = ? AND kind = ?"
     )
     row = connection.execute(query, (name, WORK)).fetchone()
     return State(row[0]) if row else State.CLEAR
 
 
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
-    """Phrases of two or more nodes, those of most nodes first.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """Phrases of two or more nodes, those of most nodes first; may raise sqlite3.Error."""
     query = (
-        "SELECT digest, min(excerpt), max(count) FROM @phrases GROUP BY digest "
+        "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
         "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"
     )
     hints: dict[tuple[tuple[str, ...], str], SybilHint] = {}
     for digest, excerpt, count in connection.execute(query, (MAX_HINTS,)).fetchall():
         names = connection.execute(
-            "SELECT name FROM @nodes JOIN @phrases ON @nodes.id = @phrases.node "
+            "SELECT name FROM nodes JOIN phrases ON nodes.id = phrases.node "
             "WHERE digest = ? ORDER BY name",
             (digest,),
         )
@@ -246,7 +216,7 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
 
 def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:
     query = (
-        "SELECT state, level, renewed, since, log_e, peers FROM @marks WHERE node = ? AND kind = ?"
+        "SELECT state, level, renewed, since, log_e, peers FROM marks WHERE node = ? AND kind = ?"
     )
     row = connection.execute(query, (node, kind)).fetchone()
     if row is None:
@@ -259,7 +229,7 @@ def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, f
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:
-    query = "SELECT kind, count FROM @reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
+    query = "SELECT kind, count FROM reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
     rows = connection.execute(query, (node, SHOWN_REASONS)).fetchall()
     _expect_counts(*(count for _, count in rows))
     return tuple((printable(kind.encode()), count) for kind, count in rows)

@@ -44,11 +44,8 @@ Tallies = dict[int, Tally]
 
 
 def write(connection: sqlite3.Connection, batch: Intake, most: int = MAX_NODES) -> None:
-    """Record one batch; at most ``most`` names are kept.
-
-    Raises:
-        sqlite3.Error: nothing of it was recorded.
-    """
+    """Record one batch, or raise sqlite3.Error and record nothing; at most ``most`` names are
+    kept."""
     with transaction(connection):
         new = _unseen(connection, batch.entries)
         if not new:
@@ -57,7 +54,7 @@ def write(connection: sqlite3.Connection, batch: Intake, most: int = MAX_NODES) 
         last, closed, _ = read_clock(connection)
         clock = last if clock <= closed else clock
         connection.executemany(
-            "INSERT INTO @seen VALUES (?, ?)",
+            "INSERT INTO seen VALUES (?, ?)",
             sorted((entry.key, clock) for entry in new if entry.outcome is not Outcome.ABSTAIN),
         )
         ids = _nodes(connection, (e.node for e in new if e.node is not None), clock, most)
@@ -76,11 +73,8 @@ def write_slots(
     slots: Mapping[bytes, tuple[int, int]],
     most: int = MAX_NODES,
 ) -> None:
-    """Record (owed, empty) slots per node of one round; a repeated call replaces the counts.
-
-    Raises:
-        sqlite3.Error: nothing of it was recorded.
-    """
+    """Record (owed, empty) slots per node of one round, or raise sqlite3.Error and record nothing;
+    a repeated call replaces the counts."""
     with transaction(connection):
         clock = _clock(connection, round)
         if clock <= read_meta(connection, "closed"):
@@ -89,24 +83,21 @@ def write_slots(
         for name, (owed, empty) in slots.items():
             if (node := ids.get(name)) is None:
                 continue
-            query = "SELECT owed, empty FROM @slots WHERE clock = ? AND node = ?"
+            query = "SELECT owed, empty FROM slots WHERE clock = ? AND node = ?"
             was = connection.execute(query, (clock, node)).fetchone() or (0, 0)
             connection.execute(
-                "INSERT OR REPLACE INTO @slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
+                "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", (clock, node, owed, empty)
             )
             connection.execute(
-                "UPDATE @nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
+                "UPDATE nodes SET owed = owed + ?, empty = empty + ? WHERE id = ?",
                 (owed - was[0], empty - was[1], node),
             )
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> int:
     """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
-
-    Raises:
-        LedgerError: the file holds something else there.
-    """
-    row = connection.execute("SELECT value FROM @meta WHERE key = ?", (key,)).fetchone()
+    Raises LedgerError if the file holds something else there."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return _count(key, None if row is None else row[0])
 
 
@@ -127,9 +118,9 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """
     # One statement reads one snapshot: another process may be writing.
     last, closed, judged = connection.execute(
-        "SELECT (SELECT coalesce(max(clock), -1) FROM @clock),"
-        " (SELECT value FROM @meta WHERE key = 'closed'),"
-        " (SELECT value FROM @meta WHERE key = 'judged')"
+        "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"
+        " (SELECT value FROM meta WHERE key = 'closed'),"
+        " (SELECT value FROM meta WHERE key = 'judged')"
     ).fetchone()
     closed, judged = _count("closed", closed), _count("judged", judged)
     if closed != max(last - OPEN_ROUNDS, -1) or not -1 <= judged <= closed:
@@ -138,7 +129,7 @@ def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO @meta VALUES (?, ?)", (key, value))
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
 def count_lost(connection: sqlite3.Connection, batches: int) -> None:
@@ -157,12 +148,10 @@ def closed_rounds(
     """
     work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
     span = (after, until)
-    query = "SELECT clock, node, judged, rejected, held FROM @rounds WHERE clock > ? AND clock <= ?"
+    query = "SELECT clock, node, judged, rejected, held FROM rounds WHERE clock > ? AND clock <= ?"
     for clock, node, judged, rejected, held in connection.execute(query, span):
         work[clock][node] = Tally(judged, rejected, held)
-    query = (
-        "SELECT clock, node, owed, empty FROM @slots WHERE clock > ? AND clock <= ? AND owed > 0"
-    )
+    query = "SELECT clock, node, owed, empty FROM slots WHERE clock > ? AND clock <= ? AND owed > 0"
     for clock, node, owed, empty in connection.execute(query, span):
         slots[clock][node] = Tally(1.0, empty / owed, empty / owed)
     return work, slots
@@ -171,7 +160,7 @@ def closed_rounds(
 def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[Entry]:
     found = {e.key: e for e in entries if e.outcome is not None}
     for keys in chunks(list(found)):
-        query = f"SELECT key FROM @seen WHERE key IN ({', '.join('?' * len(keys))})"
+        query = f"SELECT key FROM seen WHERE key IN ({', '.join('?' * len(keys))})"
         for (key,) in connection.execute(query, keys).fetchall():
             del found[key]
     return list(found.values())
@@ -180,23 +169,23 @@ def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[En
 def _clock(connection: sqlite3.Connection, round: int | None) -> int:
     """The ledger's own number of a round. It only increases, whatever nodes claim or a restart."""
     if round is not None:
-        query = "SELECT clock FROM @clock WHERE round = ? ORDER BY clock DESC"
+        query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
             return int(row[0])
     read_clock(connection)
-    last, name = connection.execute("SELECT max(clock), round FROM @clock").fetchone()
+    last, name = connection.execute("SELECT max(clock), round FROM clock").fetchone()
     if round is None and name is None and last is not None and not _full(connection, int(last)):
         return int(last)
     clock = 0 if last is None else int(last) + 1
-    connection.execute("INSERT INTO @clock VALUES (?, ?)", (clock, round))
+    connection.execute("INSERT INTO clock VALUES (?, ?)", (clock, round))
     _close(connection, clock - OPEN_ROUNDS)
-    connection.execute("DELETE FROM @clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
-    connection.execute("DELETE FROM @seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM clock WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
+    connection.execute("DELETE FROM seen WHERE clock <= ?", (clock - REMEMBERED_ROUNDS,))
     return clock
 
 
 def _full(connection: sqlite3.Connection, clock: int) -> bool:
-    query = "SELECT node, sum(judged) FROM @cells WHERE clock = ? GROUP BY node"
+    query = "SELECT node, sum(judged) FROM cells WHERE clock = ? GROUP BY node"
     judged: dict[int, int] = dict(connection.execute(query, (clock,)).fetchall())
     # Not the average over all nodes: with a new name for each completion, no round would ever be
     # full.
@@ -208,7 +197,7 @@ def _full(connection: sqlite3.Connection, clock: int) -> bool:
 def _close(connection: sqlite3.Connection, until: int) -> None:
     closed = read_meta(connection, "closed")
     for clock in range(closed + 1, until + 1):
-        query = "SELECT node, judged, rejected FROM @cells WHERE clock = ?"
+        query = "SELECT node, judged, rejected FROM cells WHERE clock = ?"
         sums = defaultdict[int, list[float]](lambda: [0, 0, 0])
         for node, judged, rejected in connection.execute(query, (clock,)):
             if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
@@ -219,15 +208,15 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
             for k, value in enumerate((judged * part, rejected * part, held)):
                 sums[node][k] += value
         connection.executemany(
-            "INSERT OR REPLACE INTO @rounds VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?)",
             [(clock, node, *values) for node, values in sums.items()],
         )
-        connection.execute("DELETE FROM @cells WHERE clock = ?", (clock,))
+        connection.execute("DELETE FROM cells WHERE clock = ?", (clock,))
     if until > closed:
         write_meta(connection, "closed", until)
         old = until - WINDOW - 2 * STRIDE
-        connection.execute("DELETE FROM @rounds WHERE clock < ?", (old,))
-        connection.execute("DELETE FROM @slots WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM rounds WHERE clock < ?", (old,))
+        connection.execute("DELETE FROM slots WHERE clock < ?", (old,))
 
 
 def _nodes(
@@ -237,40 +226,34 @@ def _nodes(
     found: dict[bytes | None, int] = {}
     asked = list(dict.fromkeys(names))
     for some in chunks(asked):
-        query = f"SELECT name, id FROM @nodes WHERE name IN ({', '.join('?' * len(some))})"
+        query = f"SELECT name, id FROM nodes WHERE name IN ({', '.join('?' * len(some))})"
         found |= dict(connection.execute(query, some).fetchall())
     # Ids have no gaps, since names are never removed; counting would read every row.
-    (count,) = connection.execute("SELECT coalesce(max(id), 0) FROM @nodes").fetchone()
+    (count,) = connection.execute("SELECT coalesce(max(id), 0) FROM nodes").fetchone()
     new = [name for name in asked if name not in found][: max(0, most - count)]
     for name in new:
-        query = "INSERT INTO @nodes (name, first, last) VALUES (?, ?, ?) RETURNING id"
+        query = "INSERT INTO nodes (name, first, last) VALUES (?, ?, ?) RETURNING id"
         found[name] = int(connection.execute(query, (name, clock, clock)).fetchone()[0])
     return found
 
 
 def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     counts = Counter((node, entry.outcome) for node, entry in known)
-    nodes = {node for node, _ in known}
+    rows = []
+    for node in {node for node, _ in known}:
+        accepted, rejected, abstained = (counts[node, outcome] for outcome in Outcome)
+        rows.append((clock, accepted + rejected, rejected, abstained, node))
     connection.executemany(
-        "UPDATE @nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
+        "UPDATE nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
         "abstained = abstained + ? WHERE id = ?",
-        [
-            (
-                clock,
-                counts[n, Outcome.ACCEPT] + counts[n, Outcome.REJECT],
-                counts[n, Outcome.REJECT],
-                counts[n, Outcome.ABSTAIN],
-                n,
-            )
-            for n in nodes
-        ],
+        rows,
     )
 
 
 def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     counts = Counter((node, entry.prompt, entry.outcome) for node, entry in known)
     connection.executemany(
-        "INSERT INTO @cells VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "INSERT INTO cells VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
         "judged = judged + excluded.judged, rejected = rejected + excluded.rejected",
         [
             (clock, node, prompt, count, count if outcome is Outcome.REJECT else 0)
@@ -283,11 +266,11 @@ def _cells(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock
 def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> None:
     counts = Counter((node, kind) for node, entry in known for kind in entry.kinds)
     for (node, kind), count in counts.items():
-        query = "SELECT count(*), sum(kind = ?) FROM @reasons WHERE node = ?"
+        query = "SELECT count(*), sum(kind = ?) FROM reasons WHERE node = ?"
         kinds, there = connection.execute(query, (kind, node)).fetchone()
         if there or kinds < MAX_REASONS:
             connection.execute(
-                "INSERT INTO @reasons VALUES (?, ?, ?) "
+                "INSERT INTO reasons VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
                 (node, kind, count),
             )
@@ -296,13 +279,13 @@ def _reasons(connection: sqlite3.Connection, known: list[tuple[int, Entry]]) -> 
 def _phrases(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     rows = [(n, p.digest, p.excerpt, clock) for n, e in known for p in e.phrases]
     connection.executemany(
-        "INSERT INTO @phrases VALUES (?, ?, ?, 1, ?) "
+        "INSERT INTO phrases VALUES (?, ?, ?, 1, ?) "
         "ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last",
         rows,
     )
     # Drop the rarest first: a node that fills the list with junk keeps the phrases it repeats.
     connection.executemany(
-        "DELETE FROM @phrases WHERE node = ?1 AND digest IN (SELECT digest FROM @phrases "
+        "DELETE FROM phrases WHERE node = ?1 AND digest IN (SELECT digest FROM phrases "
         "WHERE node = ?1 ORDER BY count DESC, last DESC LIMIT -1 OFFSET ?2)",
         [(node, MAX_PHRASES) for node in {row[0] for row in rows}],
     )

@@ -51,10 +51,8 @@ per prompt is within a fifth of that for the best L, both for one answer each an
 def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
     """Logarithm of an e-value against each node; empty if too few nodes answered.
 
-    Args:
-        shares: By node, the share of its answers to one prompt that has the finding, in [0, 1].
-        odds: How many times an honest node's odds of the finding may be those of its honest peers,
-            >= 1.
+    ``shares`` are, by node, the share of its answers to one prompt that has the finding; ``odds``
+    how many times an honest node's odds of it may be those of its honest peers, >= 1.
     """
     if len(shares) < FEWEST_NODES:
         return {}

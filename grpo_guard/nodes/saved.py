@@ -18,14 +18,8 @@ class StateError(ValueError):
 
 @contextmanager
 def reading(whose: str) -> Iterator[None]:
-    """Turn errors inside into the error that the state is not one that ``state_dict()`` returned.
-
-    Args:
-        whose: Name of the object that reads the state.
-
-    Raises:
-        StateError: in place of the original error.
-    """
+    """Turn errors inside into a StateError: the state of ``whose`` is not one that ``state_dict()``
+    returned."""
     try:
         yield
     except (

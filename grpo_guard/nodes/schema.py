@@ -1,9 +1,4 @@
-"""The database: its tables, how to open it, and how to recognise other files.
-
-One file holds several books. The book of evidence on rejections has no name, and each kind of
-counted finding has a named book. A book is a separate set of tables; "@" in a statement stands for
-its name.
-"""
+"""The database: its tables, how to open it, and how to recognise other files."""
 
 from __future__ import annotations
 
@@ -11,10 +6,10 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -22,39 +17,39 @@ VERSION = 1
 # clock: the ledger's own count of rounds, with the number that the nodes use.
 # cells: one node's answers to one prompt, until its round is closed; rounds: their sums afterwards.
 _TABLES = """
-CREATE TABLE @meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE @clock (clock INTEGER PRIMARY KEY, round INTEGER);
-CREATE TABLE @nodes (
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE clock (clock INTEGER PRIMARY KEY, round INTEGER);
+CREATE TABLE nodes (
     id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, first INTEGER NOT NULL,
     last INTEGER NOT NULL, judged INTEGER NOT NULL DEFAULT 0,
     rejected INTEGER NOT NULL DEFAULT 0, abstained INTEGER NOT NULL DEFAULT 0,
     owed INTEGER NOT NULL DEFAULT 0, empty INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE @seen (key BLOB PRIMARY KEY, clock INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX @seen_clock ON @seen (clock);
-CREATE TABLE @cells (
+CREATE TABLE seen (key BLOB PRIMARY KEY, clock INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX seen_clock ON seen (clock);
+CREATE TABLE cells (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, prompt BLOB NOT NULL,
     judged INTEGER NOT NULL, rejected INTEGER NOT NULL,
     PRIMARY KEY (clock, node, prompt)) WITHOUT ROWID;
-CREATE TABLE @slots (
+CREATE TABLE slots (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, owed INTEGER NOT NULL, empty INTEGER NOT NULL,
     PRIMARY KEY (clock, node)) WITHOUT ROWID;
-CREATE TABLE @rounds (
+CREATE TABLE rounds (
     clock INTEGER NOT NULL, node INTEGER NOT NULL, judged INTEGER NOT NULL,
     rejected INTEGER NOT NULL, held INTEGER NOT NULL, PRIMARY KEY (clock, node)) WITHOUT ROWID;
-CREATE TABLE @marks (
+CREATE TABLE marks (
     node INTEGER NOT NULL, kind TEXT NOT NULL, log_e REAL NOT NULL, peers INTEGER NOT NULL,
     state TEXT NOT NULL, level REAL NOT NULL, renewed INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (node, kind)) WITHOUT ROWID;
-CREATE TABLE @reasons (
+CREATE TABLE reasons (
     node INTEGER NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (node, kind)) WITHOUT ROWID;
-CREATE TABLE @phrases (
+CREATE TABLE phrases (
     node INTEGER NOT NULL, digest BLOB NOT NULL, excerpt BLOB NOT NULL, count INTEGER NOT NULL,
     last INTEGER NOT NULL, PRIMARY KEY (node, digest)) WITHOUT ROWID;
-CREATE INDEX @phrases_digest ON @phrases (digest);
+CREATE INDEX phrases_digest ON phrases (digest);
 """
 
-TABLES = tuple(re.findall(r"CREATE TABLE @(\w+)", _TABLES))
+TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", _TABLES))
 _AT_ONCE = 500
 # With SQLite's default of two megabytes, the keys of a million completions would be read again for
 # each insert. The memory is only allocated as the file grows.
@@ -63,21 +58,6 @@ _CACHE_KIB = 64 * 1024
 # would be written to the log and immediately to the file as well.
 _CHECKPOINT_PAGES = 16 * 1024
 Key = TypeVar("Key")
-_BOOK = re.compile(r"[a-z0-9][a-z0-9_]{0,40}|")
-
-
-class Book(sqlite3.Connection):
-    """A connection that replaces "@" in statements by the prefix of one book's tables."""
-
-    prefix = ""
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """As in `sqlite3.Connection`; "@" in parameters is left unchanged."""
-        return super().execute(sql.replace("@", self.prefix), parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-        """The same for many rows."""
-        return super().executemany(sql.replace("@", self.prefix), parameters)
 
 
 def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
@@ -89,12 +69,11 @@ class LedgerError(RuntimeError):
     """The file is not a ledger or cannot be read; the message names it and what was expected."""
 
 
-def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") -> Book:
-    """Open a ledger; create it if it does not exist.
+def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
+    """Open a ledger, which is created if it does not exist, in an existing folder.
 
     Args:
-        path: Path of the database; its folder must exist.
-        book: Which of the file's books.
+        path: Path of the database.
         seconds: How long to wait for another process's transaction.
         create: False = only read, and never create a file.
 
@@ -111,34 +90,39 @@ def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") 
         raise LedgerError(f"{path}: expected a file, got a folder")
     if create:
         _refuse_what_others_write(path)
-        return _connected(path, "mode=rwc", seconds, create, book)
+        return _connected(path, "mode=rwc", seconds, create)
     try:
-        return _connected(path, "mode=ro", seconds, create, book)
+        return _connected(path, "mode=ro", seconds, create)
     except sqlite3.OperationalError:
         # SQLite creates files next to a ledger even to read it, which needs write permission for
         # the folder. Without a log there is no writer, and the file alone holds everything.
         if Path(f"{path.resolve()}-wal").exists():
             raise
-        return _connected(path, "mode=ro&immutable=1", seconds, create, book)
+        return _connected(path, "mode=ro&immutable=1", seconds, create)
 
 
-def checked_book(name: str) -> str:
-    """Return the name if it is valid for a book.
+@contextmanager
+def opened(
+    path: Path, expected: str, *, seconds: float, create: bool
+) -> Iterator[sqlite3.Connection]:
+    """`connect` for one transaction; whatever goes wrong is a LedgerError."""
+    try:
+        with (
+            closing(connect(path, seconds=seconds, create=create)) as connection,
+            transaction(connection, "BEGIN IMMEDIATE" if create else "BEGIN"),
+        ):
+            yield connection
+    except LedgerError:
+        raise
+    except Exception as error:  # odd values in the file may raise anything
+        raise LedgerError(f"{path}: expected {expected}, got: {error!s:.200}") from error
 
-    Raises:
-        ValueError: it is not valid.
-    """
-    if not isinstance(name, str) or not _BOOK.fullmatch(name):
-        raise ValueError(f"book: expected small letters, digits and _, got {name!r:.80}")
-    return name
 
-
-def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -> Book:
+def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?{mode}"
     connection = sqlite3.connect(
-        uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False, factory=Book
+        uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False
     )
-    connection.prefix = f"of_{checked_book(book)}_" if book else ""
     try:
         _prepare(connection, path, create)
     except BaseException as error:
@@ -157,13 +141,10 @@ def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -
 
 
 def _refuse_what_others_write(path: Path) -> None:
-    """Refuse a ledger that another user can write, including the files SQLite keeps next to it.
+    """Raise LedgerError if another user can write a ledger, or the files SQLite keeps next to it.
 
     Such a user could decide which nodes are excluded. Another user's link could make us write to a
     different file of ours.
-
-    Raises:
-        LedgerError: another user can write one of the files.
     """
     if os.name != "posix":
         return
@@ -184,20 +165,20 @@ def _refuse_what_others_write(path: Path) -> None:
             )
 
 
-def _prepare(connection: Book, path: Path, create: bool) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
     with transaction(connection, "BEGIN"):  # one snapshot: another process may be creating it
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        has_book = _has_book(connection)
+        has_tables = _has_tables(connection)
     if application == APPLICATION_ID:
         if version != VERSION:
             raise LedgerError(f"{path}: expected a ledger of version {VERSION}, got {version}")
     elif tables or application or not create:
         raise LedgerError(f"{path}: expected a ledger, got another database")
     if not create:
-        if not has_book:
-            raise LedgerError(f"{path}: expected the book {connection.prefix[3:-1]!r}, got none")
+        if not has_tables:
+            raise LedgerError(f"{path}: expected the tables of a ledger, got none")
         return
     # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
     connection.execute("PRAGMA journal_mode = WAL")
@@ -205,18 +186,18 @@ def _prepare(connection: Book, path: Path, create: bool) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-    if not has_book:
+    if not has_tables:
         _create(connection)
 
 
-def _has_book(connection: Book) -> bool:
-    query = "SELECT 1 FROM sqlite_master WHERE name = ?"
-    return connection.execute(query, (f"{connection.prefix}meta",)).fetchone() is not None
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    query = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
+    return connection.execute(query).fetchone() is not None
 
 
-def _create(connection: Book) -> None:
+def _create(connection: sqlite3.Connection) -> None:
     with transaction(connection):
-        if not _has_book(connection):  # another process may have been faster
+        if not _has_tables(connection):  # another process may have been faster
             for statement in _TABLES.split(";"):
                 if statement.strip():
                     connection.execute(statement)

@@ -59,21 +59,14 @@ class Mark:
 def updated(
     mark: Mark, evidence: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
 ) -> Mark:
-    """The mark after one more round.
+    """The mark after one more round, ``now``, with this evidence, over the threshold.
 
-    Args:
-        mark: The mark before the round.
-        evidence: After the round, over the threshold.
-        rose: Whether the round added to the evidence; only then is the level renewed.
-        now: The round.
-        half_life: In rounds, > 0.
-        most: `State.SOFT` if this kind of evidence never makes a node hard.
+    Only if the round added to it, it ``rose``, is the level renewed. ``half_life`` is in rounds;
+    ``most`` is `State.SOFT` if this kind of evidence never makes a node hard.
     """
-    level, renewed = mark.level_at(now, half_life), mark.renewed
-    if rose and evidence > level:
+    level, renewed = mark.level, mark.renewed
+    if rose and evidence > mark.level_at(now, half_life):
         level, renewed = min(evidence, MOST), now
-    else:
-        level, renewed = mark.level, mark.renewed
     current = Mark(mark.state, level, renewed, mark.since).level_at(now, half_life)
     state = _state(mark.state, current, renewed == now)
     if state is State.HARD and most is State.SOFT:

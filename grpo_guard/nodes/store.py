@@ -13,7 +13,6 @@ from typing import Any
 
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
-from grpo_guard.nodes.schema import checked_book
 
 FILE = "nodes.sqlite"
 
@@ -28,7 +27,7 @@ class NodeStore:
     Args:
         folder: Folder of the file ``nodes.sqlite``, created if missing. None = a temporary folder,
             removed when the process ends.
-        max_nodes: Most names that each of its books keeps, see `EvidenceLedger`.
+        max_nodes: Most names that its ledger keeps, see `EvidenceLedger`.
 
     Raises:
         ValueError: ``folder`` is not a folder and cannot be created, or may not be written.
@@ -45,14 +44,9 @@ class NodeStore:
         self.max_nodes = max_nodes
         self._claimed = Counter[str]()
 
-    def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
-        """A ledger in this store's file; each ``book`` is a separate ledger.
-
-        Args:
-            book: Empty for the guard's rejections, otherwise small letters, digits and ``_``.
-            **options: Arguments of `EvidenceLedger`.
-        """
-        return EvidenceLedger(self.path, book=book, **{"max_nodes": self.max_nodes, **options})
+    def ledger(self, **options: Any) -> EvidenceLedger:
+        """The ledger in this store's file, with the options of `EvidenceLedger`."""
+        return EvidenceLedger(self.path, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
         """Claim a unique name for a memory: a second "recurrence" becomes "recurrence_2".
@@ -66,8 +60,8 @@ class NodeStore:
 
 
 def book_name(name: str) -> str:
-    """A verifier's name, changed so that it is valid for a book."""
-    return checked_book(re.sub("[^a-z0-9_]", "_", f"_{name}".lower()).lstrip("_")[:32] or "rule")
+    """A verifier's name, in small letters, digits and ``_``, as memories in a store are named."""
+    return re.sub("[^a-z0-9_]", "_", name.lower()).lstrip("_")[:32] or "rule"
 
 
 def in_folder(path: Path) -> Path:

@@ -1,16 +1,14 @@
 """How long a node's work usually is relative to its groups, measured on answers without reward.
 
 If models differ, an honest one may write long answers. Answers that earned a reward cannot tell its
-style from padding, since an attacker who pads for the reward pads exactly these. Answers that
-earned nothing can. A model that thinks at length is also long when it is wrong. An attacker would
-have to send long work for nothing, which takes a place in a group and, next to right answers,
-teaches the swarm to avoid such work.
+style from padding, since an attacker pads exactly these; answers that earned nothing can. A model
+that thinks at length is also long when it is wrong. An attacker would have to send long work for
+nothing, which takes a place in a group and teaches the swarm to avoid such work.
 
-So the two are compared. If a node's rewarded answers are, again and again, longer than most other
-nodes' by more than its unrewarded ones are, then it chooses its length for the reward. `NodeMemory`
-tests that. An attacker can lead a whole swarm to write ever more with answers a quarter longer each
-round; chance explains that for one answer, but not for a hundred. Five honest models that were
-measured come nowhere near conviction: those that are long are also long when they are wrong.
+If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
+unrewarded ones are, then it chooses its length for the reward. `NodeMemory` tests that: chance
+explains an answer a quarter longer than the others, but not a hundred. Five honest models that were
+measured come nowhere near conviction.
 """
 
 from __future__ import annotations
@@ -99,11 +97,8 @@ class Paid:
 
 
 class UsualLengths(Memory):
-    """Usual lengths by node; safe to share between threads.
-
-    Args:
-        store: Keeps them for several processes and the next start; None = in this object.
-    """
+    """Usual lengths by node; safe to share between threads. A ``store`` keeps them for several
+    processes and the next start."""
 
     def __init__(self, *, store: NodeStore | None = None) -> None:
         self.store = store
@@ -117,12 +112,8 @@ class UsualLengths(Memory):
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
-        """Record completions that earned nothing.
-
-        Args:
-            seen: Node, and the logarithm of its length over its peers' median. Nothing is kept for
-                nodes beyond the first `MAX_NODES`.
-        """
+        """Record completions that earned nothing: their node, and the logarithm of their length
+        over its peers' median. Nothing is kept for nodes beyond the first `MAX_NODES`."""
         seen = list(seen)
 
         def note() -> None:
@@ -148,11 +139,8 @@ class UsualLengths(Memory):
         return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all records by those that `state_dict` returned.
-
-        Raises:
-            ValueError: ``state`` does not have that form.
-        """
+        """Replace all records by those that `state_dict` returned; raises ValueError for another
+        form."""
         with reading("UsualLengths"):
             paid = state["paid"]
         super().load_state_dict(state)

@@ -12,6 +12,7 @@ from grpo_guard import Completion, Guard, Policy
 from grpo_guard.core.completion import MAX_NAME, CompletionError
 from grpo_guard.core.rollouts import decided
 from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.guard.group_means import means_of_units, units_of
 from grpo_guard.guard.review import Review
 from grpo_guard.guard.settlement import Ruling, mean_of_kept, settle
 from tests.core.rule_verifiers_core import Says
@@ -23,10 +24,14 @@ POLICIES = st.builds(
 )
 
 
+def mean_of_rollouts(kept, rollouts):
+    return mean_of_kept([*means_of_units(kept, units_of(rollouts, len(kept))).values()])
+
+
 def advantages(rewards, rollouts):
     kept = [reward for reward in rewards if reward is not None]
     names = [name for name, reward in zip(rollouts, rewards, strict=True) if reward is not None]
-    mean = mean_of_kept(kept, rollouts=names)
+    mean = mean_of_rollouts(kept, names)
     return [None if reward is None else reward - mean for reward in rewards]
 
 
@@ -80,9 +85,7 @@ def test_splitting_rollouts_into_segments_changes_nothing(drawn, policy):
         after = [j for j, i in enumerate(rows) if i in before]
         mean = mean_of_kept([whole.rewards[i][0] for i in before])
         names = [f"rollout {rows[j]}" for j in after]
-        assert mean_of_kept([cut.rewards[j][0] for j in after], rollouts=names) == pytest.approx(
-            mean
-        )
+        assert mean_of_rollouts([cut.rewards[j][0] for j in after], names) == pytest.approx(mean)
 
 
 @given(
@@ -222,7 +225,7 @@ def test_what_is_rejected_and_stays_is_at_most_the_mean_however_it_is_labelled(r
     kept = [i for i, stays in enumerate(settled.kept) if stays]
     lost = [earned[i] for i in kept if settled.reasons[i] == "lost"]
     if lost:
-        mean = mean_of_kept([earned[i] for i in kept], rollouts=[rollouts[i] for i in kept])
+        mean = mean_of_rollouts([earned[i] for i in kept], [rollouts[i] for i in kept])
         assert max(lost) <= mean + 1e-9
 
 

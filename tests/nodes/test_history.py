@@ -93,7 +93,7 @@ def test_limit_of_names_is_checked(tmp_path, most):
 
 def test_store_and_guard_file_set_the_limit_of_names(tmp_path):
     store = NodeStore(tmp_path, max_nodes=20_000)
-    assert store.ledger().max_nodes == store.ledger("arithmetic").max_nodes == 20_000
+    assert store.ledger().max_nodes == 20_000
     said = {
         "state": str(tmp_path),
         "ledger": {"max_nodes": 30_000},

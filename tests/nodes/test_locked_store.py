@@ -146,7 +146,7 @@ def test_every_state_is_merged_with_another_process_writes(tmp_path):
     assert checks[1].state_dict()["nodes"] == [["x", 1, 0], ["b", 3, 0], ["a", 0, 1]]
 
 
-def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
+def test_pending_writes_are_bounded(tmp_path):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([])
     with hangs(tmp_path / "nodes.sqlite"):
@@ -154,10 +154,8 @@ def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
             one.observe([(f"{number}", 1.0)])
         assert patience_with(tmp_path / "nodes.sqlite").waiting == MAX_UNWRITTEN
         assert len(one.known()) == MAX_UNWRITTEN + 6, "nothing is lost here"
-        assert one.lost == 0, "nor later, unless another process writes"
     two.observe([("b", 1.0)])
     one.observe([])
-    assert one.lost == 6
     assert len(two.known()) == MAX_UNWRITTEN + 1
 
 

@@ -28,11 +28,7 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
     the lightest part (Graham's LPT, at most 4/3 of the optimum).
 
     There are as many parts as workers, or a multiple if a part would be too large. Indices rise
-    within a part; no part is empty.
-
-    Args:
-        weights: One per completion, each at least 1.
-        workers: At least 1.
+    within a part; no part is empty. Each weight is at least 1.
     """
     if not weights:
         return []
@@ -48,14 +44,10 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
-    """Split a part in two, between authors as long as it has several.
+    """Split a part of two places or more in two, between authors as long as it has several.
 
     This soon separates one author's completions from all others: whatever kills workers is traced
-    first to its author, and then to the completion.
-
-    Args:
-        places: At least two indices.
-        authors: Authors of the whole batch.
+    first to its author, and then to the completion. ``authors`` are those of the whole batch.
     """
     names = list(dict.fromkeys(authors[place] for place in places))
     if len(names) == 1:

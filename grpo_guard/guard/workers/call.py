@@ -40,14 +40,8 @@ class Readers(Protocol):
 
 
 class Call:
-    """The readers of one call of a guard: `supervise.Elsewhere`.
-
-    Args:
-        workers: The guard's.
-        verifier: What runs.
-        processes: Whether processes may read.
-        early: What was read before the call; None = nothing.
-    """
+    """The readers of one call of a guard, `supervise.Elsewhere`: processes if they may read, and
+    what was read early, before the call."""
 
     def __init__(
         self,

@@ -84,13 +84,8 @@ class EarlyReadings:
         self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
 
     def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
-        """Have completions read soon, as far as there is room; returns at once.
-
-        Args:
-            group: What reads them.
-            batch: Any number of completions.
-            pool: Reads them; None = the thread itself does.
-        """
+        """Have a group read completions soon, as far as there is room, in a pool or in the thread
+        itself; returns at once."""
         for completion in batch:
             text = _shown(group, completion)
             key = None if text is None else _digest(text)

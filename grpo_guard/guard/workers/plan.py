@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -36,12 +36,10 @@ def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
-    """The function that a worker is called with.
+    """The function that a worker is called with: copies of the verifiers, and limits of the
+    interpreter on which it may depend whether a hostile text can be read.
 
-    Args:
-        readers: Copies of the verifiers.
-        recursion, digits: Limits of the interpreter, on which it may depend whether a hostile text
-            can be read. Libraries change them, and verdicts must not depend on where they are made.
+    Libraries change these limits, and verdicts must not depend on where they are made.
     """
 
     readers: tuple[Runnable, ...]
@@ -81,23 +79,13 @@ class Group:
         """The completion as it is sent to a worker."""
         return without_extras(completion) if self.bare else completion
 
-    def renewed(self) -> Group:
-        """The group with copies of the verifiers as they are now; itself if none has changed."""
-        settings = _settings(self.verifiers)
-        if settings == self.settings:
-            return self
-        return replace(self, source=_source(self.verifiers), settings=settings)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What of one verifier is read in workers.
 
-    Args:
-        verifier: The verifier.
-        groups: The first is shown whole batches; the others see what a spot check draws or `only`
-            matches.
-        whole: Whether the first one is: it is worth sending before the verifier runs.
+    If it is ``whole``, the first group is shown whole batches and worth sending before the verifier
+    runs; the other groups see what a spot check draws or `only` matches.
     """
 
     verifier: CompletionVerifier
@@ -116,11 +104,10 @@ class Plan:
     def renewed(self) -> Plan:
         """The plan with copies of the verifiers as they are now; itself if none has changed."""
         try:
-            groups = tuple(group.renewed() for group in self.groups)
+            same = all(_settings(group.verifiers) == group.settings for group in self.groups)
         except TypeError:  # one of them cannot be sent any more
-            return Plan.of(self.verifier)
-        same = all(new is old for new, old in zip(groups, self.groups, strict=True))
-        return self if same else replace(self, groups=groups)
+            same = False
+        return self if same else Plan.of(self.verifier)
 
     @property
     def places(self) -> dict[int, tuple[Group, int]]:
@@ -166,23 +153,20 @@ def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
     return Group(
         tuple(map(_runnable, sendable)),
         _source(sendable),
-        all(map(_is_ours, sendable)),
+        all(type(one).__module__.startswith("grpo_guard.") for one in sendable),
         tuple(sendable),
         _settings(sendable),
     )
 
 
 def _source(verifiers: Sequence[CompletionVerifier]) -> bytes:
-    return packed(ReadTexts(tuple(map(_copy, verifiers))))
+    copies = (one.reader().reading if isinstance(one, Rule) else one for one in verifiers)
+    return packed(ReadTexts(tuple(copies)))
 
 
 def _settings(verifiers: Sequence[CompletionVerifier]) -> bytes:
     # What reads for `recurrence` has no settings, and two pickles of it are not the same bytes.
     return _source([one for one in verifiers if not isinstance(one, RecurrenceVerifier)])
-
-
-def _is_ours(one: CompletionVerifier) -> bool:
-    return type(one).__module__.startswith("grpo_guard.")
 
 
 def _sendable(one: CompletionVerifier) -> bool:
@@ -199,10 +183,6 @@ def _sendable(one: CompletionVerifier) -> bool:
 
 def _runnable(one: CompletionVerifier) -> Runnable:
     return one.reading if isinstance(one, Rule) else one
-
-
-def _copy(one: CompletionVerifier) -> Runnable:
-    return one.reader().reading if isinstance(one, Rule) else one
 
 
 def without_extras(completion: Completion) -> Completion:

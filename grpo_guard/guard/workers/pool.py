@@ -99,10 +99,6 @@ class Pool:
     answers or none in time is replaced. Its part is retried elsewhere in halves, split between
     authors first, until the completion that costs workers is alone; after `MOST_TRIES` it is
     `Lost`. Late answers of an abandoned worker are dropped, so nothing is answered twice.
-
-    Args:
-        engine: Starts the workers.
-        workers: How many.
     """
 
     def __init__(self, engine: Engine, workers: int) -> None:
@@ -124,11 +120,8 @@ class Pool:
         self._thread.start()
 
     def described(self) -> Any:
-        """Return the description of the first worker to start; waits for it.
-
-        Raises:
-            WorkersError: none starts.
-        """
+        """The description of the first worker to start; waits for it, and raises WorkersError if
+        none does."""
         if not self._first.wait(_PATIENCE):
             logger.warning(
                 "%s: none of %d workers is up after %g s; %s",
@@ -140,12 +133,7 @@ class Pool:
         return self._described
 
     def submit(self, ticket: Ticket, parts: Sequence[list[int]]) -> None:
-        """Send out a batch; `Ticket.answer` returns the results.
-
-        Args:
-            ticket: The batch.
-            parts: Its indices, each in one part.
-        """
+        """Send out a batch, with its indices in parts; `Ticket.answer` returns the results."""
         with self._ending:
             if self._ended:
                 ticket.end(_ENDED)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
@@ -103,39 +103,29 @@ class SharedPools:
     def join(self, workers: int) -> Pool:
         """The pool with this many processes; call `leave` once for each `join`."""
         with self._lock:
-            entry = self._pools.setdefault(workers, _Entry())
-            entry.users += 1
-            entry.pool = entry.pool or Pool(Processes(), workers)
-            return entry.pool
+            self._users[workers] += 1
+            if workers not in self._pools:
+                self._pools[workers] = Pool(Processes(), workers)
+            return self._pools[workers]
 
     def leave(self, workers: int, owner: int) -> None:
-        """End the pool if nobody else uses it.
-
-        Args:
-            workers: As for `join`.
-            owner: The process that joined; a fork of it has no part in the pool.
-        """
-        entry = None
+        """End the pool if nobody else uses it; a fork of the process that joined, ``owner``, has no
+        part in it."""
+        pool = None
         if os.getpid() == owner:
             with self._lock:
-                entry = self._pools[workers]
-                entry.users -= 1
-                if not entry.users:
-                    del self._pools[workers]
-        if entry is not None and not entry.users and entry.pool is not None:
-            entry.pool.close()
+                self._users[workers] -= 1
+                if not self._users[workers]:
+                    pool = self._pools.pop(workers, None)
+        if pool is not None:
+            pool.close()
 
     def forget(self) -> None:
         """Start anew, as a forked child: its parent's processes do not answer it."""
         # The garbage collector may call `leave` at any point of `join`, in the same thread.
         self._lock = threading.RLock()
-        self._pools: dict[int, _Entry] = {}
-
-
-@dataclass(slots=True)
-class _Entry:
-    users: int = 0
-    pool: Pool | None = None
+        self._users = Counter[int]()
+        self._pools: dict[int, Pool] = {}
 
 
 shared: Final = SharedPools()

@@ -100,12 +100,8 @@ class Workers:
 
     @contextmanager
     def reading(self, verifier: CompletionVerifier, *, unasked: bool = True) -> Iterator[None]:
-        """Within this context, `supervised` has texts read in processes.
-
-        Args:
-            verifier: What will run in this context.
-            unasked: False: only if a number was given.
-        """
+        """Within this context, in which ``verifier`` will run, `supervised` has texts read in
+        processes; with ``unasked=False`` only if a number was given."""
         self._forget_a_forks()
         early, processes = self.early, self._may_start(unasked)
         if early is None and not processes:
@@ -195,11 +191,8 @@ class Workers:
         return found
 
     def require_none_lost(self) -> None:
-        """Check that no abstention can be due to a lost process, before abstentions are paid.
-
-        Raises:
-            ValueError: a process was lost, which a text's author may have caused.
-        """
+        """Raise ValueError if a process was lost, which a text's author may have caused, before
+        abstentions are paid."""
         if self._pool is not None and self._pool.replaced:
             raise ValueError(
                 "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "

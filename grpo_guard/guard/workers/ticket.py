@@ -21,11 +21,8 @@ answered if that is more."""
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No worker could answer for a completion: the cause, and a message.
-
-    Args:
-        untried: No worker has tried, so that the completion itself cannot be the reason.
-    """
+    """No worker could answer for a completion: the cause, and a message. If it is ``untried``, the
+    completion itself cannot be the reason."""
 
     cause: Cause
     message: str
@@ -33,13 +30,8 @@ class Lost:
 
 
 class Ticket:
-    """One batch in flight.
-
-    Args:
-        batch: The objects to send to workers.
-        authors: The author of each, as far as known.
-        arguments: Further arguments for every worker's ``read``.
-    """
+    """One batch in flight: the objects to send to workers, the author of each as far as known, and
+    further arguments for every worker's ``read``."""
 
     gives_way = False
     """Whether other tickets' parts go first, and nobody waits long for its own."""

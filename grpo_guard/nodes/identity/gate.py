@@ -16,9 +16,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from grpo_guard.core.arguments import is_count
 from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 from grpo_guard.nodes.identity.envelope import (
@@ -92,15 +92,8 @@ class Admission(NamedTuple):
     given: list[Verdict | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signed:
-    """A completion with a valid signature.
-
-    Args:
-        envelope: Its envelope.
-        place: Digest of its prompt and slot.
-        message: The signed bytes.
-    """
+class _Signed(NamedTuple):
+    """A valid signature: its envelope, the digest of prompt and slot, and the signed bytes."""
 
     envelope: Envelope
     place: bytes
@@ -163,9 +156,9 @@ class Identity:
         require_crypto()
         if unsigned not in ("refuse", "admit"):
             raise IdentityError(f"unsigned: expected 'refuse' or 'admit', got {shown(unsigned)}")
-        if isinstance(late, bool) or not isinstance(late, int) or late < 0:
+        if not is_count(late):
             raise IdentityError(f"late: expected a number of rounds >= 0, got {shown(late)}")
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        if not is_count(most, 1):
             raise IdentityError(f"most: expected a number of completions >= 1, got {shown(most)}")
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
         self._replays = Replays(late, most)
@@ -210,12 +203,8 @@ class Identity:
         # A completion refused before is not looked at again: without the label for which it was
         # refused, it would fill the place of its signer's own copy.
         found = [
-            None if verdict is not None and verdict.cause is REFUSED else self._signed(completion)
-            for completion, verdict in zip(batch, known, strict=True)
-        ]
-        found = [
-            self._checked_place(completion, state, round) if isinstance(state, _Signed) else state
-            for completion, state in zip(batch, found, strict=True)
+            None if verdict is not None and verdict.cause is REFUSED else self._signed(one, round)
+            for one, verdict in zip(batch, known, strict=True)
         ]
         if together is not None:
             found = _refuse_mixed_units(found, units)
@@ -274,8 +263,9 @@ class Identity:
             if new and self._name_conflict(envelope) is None:
                 self.ring.pin_key(envelope.node, envelope.public_key)
 
-    def _signed(self, completion: Completion) -> _State:
-        """Check a signature; return it, the reason for refusal, or None for admitted unsigned."""
+    def _signed(self, completion: Completion, now: int | None) -> _State:
+        """Check a signature and that it belongs where it arrived, in round ``now``; return it, the
+        reason for refusal, or None for admitted unsigned."""
         try:
             if is_admitted(completion):
                 return ADMITTED
@@ -292,7 +282,14 @@ class Identity:
             fitting = fits(envelope, signed_bytes)
         except EnvelopeError as error:
             return _refusal("malformed_envelope", str(error)[:300])
-        return _Signed(envelope, place, signed_bytes) if fitting else _refusal("forged")
+        if not fitting:
+            return _refusal("forged")
+        if (label := self._label_conflict(completion, envelope)) is not None:
+            return _refusal("relabelled", label)
+        if now is not None and not now - self._replays.late <= envelope.round <= now:
+            kind = "early" if envelope.round > now else "late"
+            return _refusal(kind, f"for round {envelope.round}, it is {now}")
+        return _Signed(envelope, place, signed_bytes)
 
     def _name_conflict(self, envelope: Envelope) -> Finding | None:
         """Why a key may not sign under this name; None if it may, or may be pinned for it."""
@@ -307,17 +304,6 @@ class Identity:
         if name not in (key, self.ring.name_of(key)):
             return _refusal("wrong_key", f"it is {shown(self.ring.name_of(key))}'s")
         return None
-
-    def _checked_place(
-        self, completion: Completion, signed: _Signed, now: int | None
-    ) -> _Signed | Finding:
-        """Check that a signed completion belongs where it arrived; return it or the refusal."""
-        if (label := self._label_conflict(completion, signed.envelope)) is not None:
-            return _refusal("relabelled", label)
-        round = signed.envelope.round
-        if now is not None and not now - self._replays.late <= round <= now:
-            return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
-        return signed
 
     def _record(self, signed: _Signed) -> Finding | None:
         """Record a signed completion; return why it is refused, or None."""

@@ -168,9 +168,11 @@ def verifier_of(public: str) -> Ed25519PublicKey:
 
 def is_signed(public: str, signature: bytes, message: bytes) -> bool:
     """Whether the holder of a key has signed this message."""
+    from cryptography.exceptions import InvalidSignature
+
     try:
         verifier_of(public).verify(signature, message)
-    except (ValueError, _invalid_signature()):  # ValueError: the bytes are not a key
+    except (ValueError, InvalidSignature):  # ValueError: the bytes are not a key
         return False
     return True
 
@@ -189,10 +191,3 @@ def _ed25519() -> Any:
 
         raise with_remedy(error) from None
     return ed25519
-
-
-@lru_cache(maxsize=1)
-def _invalid_signature() -> type[Exception]:
-    from cryptography.exceptions import InvalidSignature
-
-    return InvalidSignature

@@ -32,11 +32,8 @@ class Replays:
     """Filled places: (key, round, prompt, slot) -> the message that filled it.
 
     Only messages with a valid signature get here, and each key has its own window over the rounds
-    that it signs. So nobody can move another key's window, use up its room or take its places.
-
-    Args:
-        late: How many rounds an envelope may be behind the newest of its key.
-        most: Places of one key in one round.
+    that it signs: ``late`` rounds behind its newest, with ``most`` places each. So nobody can move
+    another key's window, use up its room or take its places.
     """
 
     def __init__(self, late: int, most: int = MOST_IN_ROUND) -> None:
@@ -54,14 +51,11 @@ class Replays:
         *,
         in_all: int | None = None,
     ) -> str | None:
-        """Fill a place. If that is not allowed, return why: ``late``, ``replayed``,
-        ``contradicted`` or ``too_many``.
+        """Fill a place, a digest of prompt and slot. If that is not allowed, return why: ``late``,
+        ``replayed``, ``contradicted`` or ``too_many``.
 
         Args:
-            key: The signer's key.
-            round: The round that the message names.
-            place: Digest of prompt and slot.
-            message: The signed bytes.
+            key, round, message: Of the signer, as signed.
             given_up: Once set, the place is free again: the caller never got the answer.
             in_all: Limit for this key over all of its rounds; None = only ``most`` applies.
         """
@@ -99,11 +93,7 @@ class Replays:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the current state.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is malformed; nothing changes then.
-        """
+        """Replace the current state; an error about a malformed one changes nothing."""
         newest, filled = {}, {}
         for key, kept in state.items():
             newest[str(key)] = int(kept["newest"])

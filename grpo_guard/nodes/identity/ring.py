@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.core.arguments import is_count
 from grpo_guard.core.completion import shown
 from grpo_guard.nodes.identity.keys import (
     PREFIX,
@@ -44,7 +45,7 @@ class KeyRing:
         pin: bool = False,
         most_pinned: int = MOST_PINNED,
     ) -> None:
-        if isinstance(most_pinned, bool) or not isinstance(most_pinned, int) or most_pinned < 0:
+        if not is_count(most_pinned):
             raise IdentityError(f"most_pinned: expected an integer >= 0, got {shown(most_pinned)}")
         self.pin, self.most_pinned = pin, most_pinned
         self._by_name: dict[str, str] = {}
