@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.public_poison import changed_result
 from grpo_guard.evals.studies.rules import Kind, rejecting
-from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
+from grpo_guard.evals.studies.rules_corpora import counting_guard, files_of, rounds_of, rows_of
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 
 
@@ -78,8 +78,7 @@ def measure(places: list[Path], poison: bool) -> dict[str, Any]:
     Raises:
         OSError, ValueError: one cannot be read.
     """
-    files = [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
-    figures = {}
+    files, figures = files_of(places), {}
     for number, file in enumerate(files, 1):
         figures[file.stem] = of_file(file, poison)
         say(file.name, number, len(files))
@@ -90,9 +89,7 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     """Figures of one file of completions."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
-    # With a single node recurrence always abstains, which is no reason to stop here.
-    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
-    guard = presets.different_weights(policy=policy)
+    guard = counting_guard()
     root = guard.verifier
     assert isinstance(root, Ensemble)
     cost, accepted = Cost(), []
@@ -106,7 +103,10 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
 
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
     """Measure what the text rules reject of rows with one result changed, one row at a time."""
-    made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
+    made = [
+        changed_result(row, random.Random(f"public {row.round}/{row.group}/{row.node}"))
+        for row in rows
+    ]
     rejected = [_rejected_alone(row) for row in made if row is not None]
     return {"rejected": rate(sum(rejected), len(rejected))}
 
@@ -117,19 +117,10 @@ def _rejected_alone(row: Completion) -> bool:
     return any(rule.verify([row])[0].rejected for rule in root.members if is_text_rule(rule))
 
 
-def _identity(row: Completion) -> str:
-    return f"{row.round}/{row.group}/{row.node}"
-
-
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "public-cost",
         lambda places, no_poison: measure(places, not no_poison),
         option("places", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"),
         option("--no-poison", action="store_true", help="count honest rows only"),
     )
-
-
-if __name__ == "__main__":
-    main()

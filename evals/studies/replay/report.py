@@ -17,7 +17,6 @@ from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
 from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
 from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 0.75, 1.0)
 
@@ -40,7 +39,7 @@ def measured(
         ``margins``: honest tokens whose margin is at least so much (at 0, more than 0), and the
         rejections of each sample.
     """
-    scorer = SharedScores(TransformersScorer(model))
+    scorer = SharedScores(model)
     found = dict[str, Any]()
     for sample in samples:
         # A new one for each sample: all of them fill the same slots.
