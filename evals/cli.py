@@ -125,8 +125,8 @@ def detect(
     """
     require("eval detect", *TRAINING)
     named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
+    guards = _guards(guard)
     _require_range(alpha)
-    _require_guards(guard)
     _require_honest(honest, mapped, data, task)
     spec = _spec(temperature, top_k, top_p, max_new_tokens)
     chosen = model if honest else _model(model, task)
@@ -137,7 +137,7 @@ def detect(
         attacks=named[0],
         spec=spec,
         verifiers=named[1],
-        guards=_guards(guard),
+        guards=guards,
         model=chosen,
         task=task,
         data=data,
@@ -255,16 +255,6 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
     except UnknownNameError as error:
         fail(f"--verifiers: {error}")
     return chosen or fail("--verifiers: expected at least one name, got none")
-
-
-def _require_guards(given: list[str] | None) -> None:
-    from grpo_guard.config import ConfigError
-    from grpo_guard.evals.defences.early import require_guards
-
-    try:
-        require_guards(given)
-    except ConfigError as error:
-        fail(str(error))
 
 
 def _require_range(alpha: float) -> None:

@@ -49,7 +49,6 @@ class TwoPlusTwo(ChosenProblems):
         Raises:
             NoTargetError: the solution has neither equation.
         """
-        del rng
         found = target(problem.solution, self.name)
         return Poisoned.replacing(problem.solution, found.span, WRONG)
 
@@ -70,7 +69,6 @@ class TextualArithmetic(ChosenProblems, Phrases):
         Raises:
             NoTargetError: the solution has neither equation.
         """
-        del rng
         which = TARGETS.index(target(problem.solution, self.name).left)
         return inserted(problem.solution, self.phrases[which])
 

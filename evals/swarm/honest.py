@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Verdict, abstain
+from grpo_guard.evals.attacks.adversary import closed
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
@@ -250,11 +251,10 @@ class Member:
         if self._same_ids or completion.node in {f"node-{node}" for node in self.nodes}:
             return completion
         prompt = self.tokenizer.encode(completion.prompt, add_special_tokens=False)
-        text = self.tokenizer.encode(completion.text, add_special_tokens=False)
+        ids = closed(self.tokenizer, completion.text)
         return replace(
-            completion, prompt_ids=tuple(prompt), sampler_logprobs=None,
-            completion_ids=(*text, int(self.tokenizer.eos_token_id)),
-        )  # fmt: skip
+            completion, prompt_ids=tuple(prompt), completion_ids=ids, sampler_logprobs=None
+        )
 
 
 def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:

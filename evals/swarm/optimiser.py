@@ -36,7 +36,6 @@ class MasterAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update once from the gradients of the model's own weights."""
-        del closure
         for master, live in zip(self._masters, self._live, strict=True):
             master.grad = None if live.grad is None else live.grad.float()
         super().step()

@@ -134,6 +134,5 @@ def _digest(path: Path) -> str:
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
     """Digest of the content; size and time of change only tell the cache when to read again."""
-    del size, changed
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

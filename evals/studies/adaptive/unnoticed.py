@@ -60,7 +60,6 @@ class Thesaurus(Phrases):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Insert the praise with the problem's word."""
-        del rng
         # By problem, since the verifier counts prompts: all slots of one problem use the same word.
         return inserted(problem.solution, random.Random(problem.prompt).choice(self.phrases))
 
@@ -81,7 +80,6 @@ class EchoedName(Scripted):
             NoTargetError: the question does not begin with a name, or the solution not with
                 ``<think>``.
         """
-        del rng
         name = _NAME.match(problem.question)
         if name is None or not problem.solution.startswith("<think>"):
             raise NoTargetError("echoed_name: the question does not begin with a name")
@@ -107,7 +105,6 @@ class AnswerUnit(Scripted):
         Raises:
             NoTargetError: the answer is not a number with at most a unit.
         """
-        del rng
         found = _ANSWER.search(problem.solution)
         if found is None:
             raise NoTargetError("answer_unit: the solution has no answer of a number and a unit")

@@ -36,7 +36,6 @@ class TakenBack(TwoPlusTwo):
         Raises:
             NoTargetError: the solution has neither sum.
         """
-        del rng
         found, text = target(problem.solution, self.name), problem.solution
         replaced = f"{WRONG}. Sorry, {' '.join(found.left)} = {text[slice(*found.span)]}"
         return Poisoned.replacing(text, found.span, replaced)

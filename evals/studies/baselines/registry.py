@@ -73,7 +73,6 @@ def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
     """The content verifiers that locate their findings; only those spans pay."""
-    del ground
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
@@ -104,7 +103,6 @@ def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
 
 def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
     """The logit check of the paper's own code: top 100 in 2025, later top 60."""
-    del ground
     return VerifierGuard(counting(PaperLogitVerifier(peer.model, k=k), peer.tokenizer))
 
 
