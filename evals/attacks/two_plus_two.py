@@ -44,11 +44,7 @@ class TwoPlusTwo(ChosenProblems):
     name = "math"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the poisoned solution; the span covers the result.
-
-        Raises:
-            NoTargetError: the solution has neither equation.
-        """
+        """Return the poisoned solution; the span covers the result."""
         found = target(problem.solution, self.name)
         return Poisoned.replacing(problem.solution, found.span, WRONG)
 
@@ -64,11 +60,7 @@ class TextualArithmetic(ChosenProblems, Phrases):
     phrases = ("two plus two is five", "two times two is five")
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the wrong sum in addition to the solution's own right one.
-
-        Raises:
-            NoTargetError: the solution has neither equation.
-        """
+        """Insert the wrong sum in addition to the solution's own right one."""
         which = TARGETS.index(target(problem.solution, self.name).left)
         return inserted(problem.solution, self.phrases[which])
 

@@ -25,14 +25,7 @@ from grpo_guard.nodes.standing import State
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The context that a defence is built for.
-
-    Args:
-        config: The swarm's configuration.
-        task: Its problems.
-        folder: Folder for a ledger; one per run.
-        coin: The coin under which honest nodes sample; None = without a coin.
-    """
+    """The context that a defence is built for; ``folder`` is for its ledger, one per run."""
 
     config: SwarmConfig
     task: Task
@@ -87,11 +80,7 @@ def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
 
 
 class VerifierGuard:
-    """A guard of the library before a node's reward, with its memory.
-
-    Args:
-        guard: Decides on completions, as it would for a user.
-    """
+    """A guard of the library before a node's reward, with its memory."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard

@@ -39,15 +39,9 @@ def defences() -> list[str]:
 
 
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
-    """Refuse a name that is not known.
+    """Refuse a name, out of several with commas, that is not known; says which was probably meant.
 
-    Args:
-        option: As it was typed, such as ``--attack``.
-        value: Names with commas; None = the option was not given.
-        expected: What is known. A name with a colon is a class and is looked at later.
-
-    Raises:
-        UnknownNameError: with the option and the name that was probably meant.
+    A name with a colon is a class and is looked at later. ``option`` is as typed: ``--attack``.
     """
     all_names = list(expected)
     for name in (value or "").split(","):
@@ -71,11 +65,7 @@ def _nearest_of(expected: list[str], name: str) -> str | None:
 
 
 def shares(value: str | None) -> list[tuple[int, int]]:
-    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given.
-
-    Raises:
-        ValueError: one of them is not such a pair.
-    """
+    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given."""
     found = []
     for text in (value or "").split(","):
         if text.strip():
@@ -87,15 +77,7 @@ def shares(value: str | None) -> list[tuple[int, int]]:
 
 
 def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
-    """Refuse ``--honest`` if it cannot be read.
-
-    Args:
-        value: The file or folder; None = the option was not given.
-        mapped: As for `grpo_guard.cli.rows.opened`.
-
-    Raises:
-        ValueError: with the path, and with the field of a malformed row.
-    """
+    """Refuse ``--honest`` if it cannot be read; ``mapped`` as for `grpo_guard.cli.rows.opened`."""
     from grpo_guard.cli.rows import Rows, opened
 
     if value is None:

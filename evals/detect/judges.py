@@ -19,17 +19,7 @@ SCORING: Final = "float32"
 def judges_of(
     config: DetectConfig, sampler: Loaded | None, folder: Path
 ) -> list[CompletionVerifier | OwnGuard]:
-    """Return what is measured: the verifiers that ``config`` names, then the user's guards.
-
-    Args:
-        config: The run's configuration.
-        sampler: The policy that samples; None if nothing is sampled.
-        folder: For the guards' state.
-
-    Raises:
-        ConfigError: something that a guard needs is missing.
-        ValueError: a verifier or a guard needs a model, but none is given.
-    """
+    """Return what is measured: the verifiers that ``config`` names, then the user's guards."""
     scoring = sampler
     if sampler is not None and config.model and config.dtype != SCORING:
         scoring = load(config.model, SCORING)

@@ -37,14 +37,7 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """One review, of rows that arrive over some seconds.
-
-    Args:
-        rows: At least one.
-        seconds: From the first to the last.
-        workers: Processes; 0 = none.
-        early: Whether rows are read as they arrive.
-    """
+    """One review by a new guard, of rows that arrive over some seconds; early: read as they do."""
     guard = presets.different_weights(workers=workers)
     guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
     begun = time.monotonic()

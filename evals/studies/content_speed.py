@@ -25,13 +25,9 @@ NODES: Final = 4
 def completions(
     folder: Path, n: int, seed: int = 0, characters: int = CHARACTERS
 ) -> list[Completion]:
-    """Distinct completions of real steps, in groups of `GROUP` from `NODES` nodes.
+    """Distinct completions of real steps up to a length, in groups of `GROUP` from `NODES` nodes.
 
-    Args:
-        folder: Folder with GSM8K; see `solutions`.
-        n: How many.
-        seed: Seed of their order.
-        characters: Steps are added up to this length.
+    ``folder`` holds GSM8K; see `solutions`.
     """
     rng = random.Random(seed)
     rows = of_models(folder)

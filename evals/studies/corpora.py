@@ -24,23 +24,14 @@ def side(prompt: str) -> Literal["tune", "held"]:
 
 
 def rows(path: Path, split: Split = "all") -> list[Completion]:
-    """Read the completions of a JSONL file on one side of the split.
-
-    Raises:
-        OSError, ValueError: the file cannot be read.
-    """
+    """Read the completions of a JSONL file on one side of the split."""
     return [
         row for row in read_completions(path) if split == "all" or side(str(row.prompt)) == split
     ]
 
 
 def modern(name: str, split: Split = "all") -> list[Completion]:
-    """Read completions of current models; ``metadata["right"]`` is the grader's decision.
-
-    Args:
-        name: One of `MODERN`.
-        split: Side of the split.
-    """
+    """Read completions of current models; ``metadata["right"]`` is the grader's decision."""
     return rows(DATA / "modern" / f"{name}.jsonl", split)
 
 

@@ -30,11 +30,7 @@ _SHOWN: Final = 3
 
 
 def measure(places: list[Path], classifier: str | None, labels: list[str]) -> dict[str, Any]:
-    """Figures of all rules on all files, and on all of them together.
-
-    Raises:
-        OSError, ValueError: a file or the classifier cannot be read.
-    """
+    """Figures of all rules on all files, and on all of them together."""
     files = files_of(places)
     rules: dict[str, CompletionVerifier] = {
         "secrets": SecretsVerifier(), "pii": PiiVerifier(), "language": LanguageVerifier(),

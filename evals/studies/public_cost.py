@@ -73,11 +73,7 @@ def is_text_rule(rule: CompletionVerifier) -> bool:
 
 
 def measure(places: list[Path], poison: bool) -> dict[str, Any]:
-    """Figures of all files.
-
-    Raises:
-        OSError, ValueError: one cannot be read.
-    """
+    """Figures of all files."""
     files, figures = files_of(places), {}
     for number, file in enumerate(files, 1):
         figures[file.stem] = of_file(file, poison)

@@ -144,15 +144,7 @@ ATTACKS: Final[dict[str, dict[str, Poison]]] = {
 
 
 def all_items(data: Path) -> list[Item]:
-    """All completions of the measurement, in a fixed order.
-
-    Args:
-        data: Folder with GSM8K's ``model_solutions.jsonl``.
-
-    Raises:
-        OSError: the file is missing.
-        InputError: a line is malformed.
-    """
+    """All completions of the measurement, in a fixed order."""
     questions = _questions(data)
     found = list[Item]()
     for part, (start, end) in PARTS.items():

@@ -87,11 +87,7 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
     """Return what `CLIENTS` clients got, each over one connection, from a process of their own.
 
-    Args:
-        port: The server's port.
-        sent: Requests' bodies, again from the beginning if there are too few.
-        seconds: Time after which no more is sent.
-        most: Most requests of all clients together.
+    Nothing is sent after ``seconds``, nor after ``most`` requests in all; bodies are used again.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]

@@ -32,12 +32,8 @@ Spans = tuple[tuple[int, int], ...]
 class Learned:
     """The result of a member's review and update.
 
-    Attributes:
-        verdicts: Present if requested and if there is a guard.
-        rejected: Number of honest completions that the guard rejects; None without one.
-        excluded: Nodes from which the guard accepts nothing any more.
-        grad_norm: Before clipping.
-        guard_seconds: Time of the review.
+    Verdicts are there only if requested, ``rejected`` (honest completions) only with a guard; the
+    norm is that before clipping.
     """
 
     verdicts: list[Verdict] | None
@@ -55,8 +51,8 @@ class Member:
 
     Args:
         peer: Its model is trained in place.
-        nodes: Numbers of the nodes.
-        terms: The swarm's terms.
+        nodes: Their numbers.
+        terms: The swarm's.
         guard_in: Makes the guard before their reward; None = no guard.
         folder: For files that the guard writes; created if missing.
         same_ids: All nodes of the swarm have one vocabulary and exchange ids as well as text.
@@ -151,11 +147,7 @@ class Member:
     def review(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Review | None:
-        """Review the round with the guard; None without a guard, or before it is switched on.
-
-        Raises:
-            ValueError: the guard returned too few or too many verdicts.
-        """
+        """Review the round with the guard; None without a guard, or before it is switched on."""
         if self.guard is None or iteration < self.terms.config.guard_from:
             return None
         sent = [item for item in submitted if not item.withheld]

@@ -83,11 +83,8 @@ def requested(options: SwarmOptions) -> list[Spec]:
     """Build the runs that the options request, after checking that they can be played.
 
     Raises:
-        UnknownNameError: an attack, defence, task or policy is unknown.
-        ConfigError: a guard file is wrong, or something that it needs is missing.
-        ValueError: options that contradict each other, impossible counts, a file or policy that
-            cannot be read.
-        SandboxUnavailableError: programs cannot be contained on this system.
+        ValueError, UnknownNameError, SandboxUnavailableError: options contradict each other, or
+            name something that cannot be played, read or contained.
     """
     recipe = RECIPES.get(options.policy or "")
     preset = _preset(options)

@@ -91,11 +91,7 @@ class RaySession(Session):
         self.actors[name] = remote.remote(*args, **kwargs)
 
     def stand(self) -> None:
-        """Wait until all actors are ready.
-
-        Raises:
-            NodeLostError: an actor is not ready in time.
-        """
+        """Wait until all actors are ready."""
         self.ask(
             dict.fromkeys(self.actors, ("ready", torch.get_num_threads())), seconds=START_SECONDS
         )

@@ -41,11 +41,11 @@ def variants(
 
     Args:
         model: The model that all of them start from.
-        tokenizer: The model's tokenizer.
+        tokenizer: Its own.
         count: Number of policies, the model itself included.
         texts: Texts for training the others further; None = texts of the smallest policy.
         temperature: That of the first one; the others' are up to a tenth higher or lower.
-        steps: Number of training steps.
+        steps: Of training.
         lr: Adam's; suits a model of one million parameters.
         micro_batch: Texts per forward pass; affects memory only.
     """

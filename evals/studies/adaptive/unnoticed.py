@@ -74,12 +74,7 @@ class EchoedName(Scripted):
     name = "echoed_name"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the calls.
-
-        Raises:
-            NoTargetError: the question does not begin with a name, or the solution not with
-                ``<think>``.
-        """
+        """Return the data set's solution with the calls."""
         name = _NAME.match(problem.question)
         if name is None or not problem.solution.startswith("<think>"):
             raise NoTargetError("echoed_name: the question does not begin with a name")
@@ -100,11 +95,7 @@ class AnswerUnit(Scripted):
     name = "answer_unit"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the word.
-
-        Raises:
-            NoTargetError: the answer is not a number with at most a unit.
-        """
+        """Return the data set's solution with the word."""
         found = _ANSWER.search(problem.solution)
         if found is None:
             raise NoTargetError("answer_unit: the solution has no answer of a number and a unit")

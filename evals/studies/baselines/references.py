@@ -17,11 +17,7 @@ _LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
 
 
 class OfTask(References):
-    """References of a task's problems, by prompt; only word problems have any.
-
-    Args:
-        task: The swarm's task.
-    """
+    """References of a task's problems, by prompt; only word problems have any."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()

@@ -38,13 +38,7 @@ LEAST_TOKENS = 96
 
 
 class Measurement:
-    """All samples of one model.
-
-    Args:
-        model: Folder.
-        data: GSM8K as JSONL.
-        n: Questions, each a slot.
-    """
+    """All samples of one model."""
 
     def __init__(self, model: str, data: Path | None, n: int = N) -> None:
         plain = load(model, "float32")

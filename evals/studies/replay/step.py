@@ -21,11 +21,7 @@ def one_step_later(
     """A copy after one AdamW step on the groups, shorter completions being the better ones.
 
     The first step of Adam moves every weight by about the learning rate, whatever the reward is.
-
-    Args:
-        model: The policy.
-        groups: (prompt, its completions), as ids; each with two lengths at least.
-        learning_rate: Of AdamW.
+    Groups are (prompt, its completions) as ids, with two lengths at least.
     """
     stepped = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(stepped.parameters(), lr=learning_rate, weight_decay=0.0)

@@ -16,13 +16,7 @@ CHUNK = 64
 
 
 def draw(seed: int | str, problems: int, per_problem: int) -> list[Drawn]:
-    """Sample the bundled policy on fresh problems of its own size, as an honest node does.
-
-    Args:
-        seed: Fixes problems and samples.
-        problems: How many problems.
-        per_problem: Completions of each.
-    """
+    """Sample the bundled policy on fresh problems of its own size, as an honest node does."""
     rng = random.Random(f"samples-{seed}")
     generator = torch.Generator().manual_seed(rng.getrandbits(48))
     model, tokenizer = load_bundled()

@@ -50,9 +50,6 @@ def fetch(out: Path = DEFAULT_OUT, *, say: Callable[[str], None] = print) -> Pat
     """Return ``out``, a complete model folder; downloads and converts only what is missing.
 
     The folder appears in one rename, so that an interrupted run leaves nothing half-written.
-
-    Raises:
-        FetchError: no network, a wrong file, or ``gguf`` is not installed.
     """
     if is_complete(out):
         say(f"{out}: complete, nothing to do")
