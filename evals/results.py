@@ -200,7 +200,7 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
         expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
         if first["type"] == "missing":
             raise ResultsError(f"{name}: {where}: expected to be present, got nothing") from None
-        got = _shorten(repr(first["input"]))
+        got = f"{first['input']!r:.80}"
         raise ResultsError(f"{name}: {where}: expected {expected}, got {got}") from None
 
 
@@ -250,7 +250,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, so that readers never see half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -81,7 +81,6 @@ def _caught(results: Results) -> dict[str, Rate]:
 def detection_section(results: Results) -> str:
     """Return rates by kind and verifier, the ROC, and some of the rejected completions."""
     rejected = rejected_table(results)
-    others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
     if rejected:
         parts += [
@@ -102,8 +101,6 @@ def detection_section(results: Results) -> str:
         ]
         for guard, table in credited.items():
             parts += [f"<h3>{prose(guard)}</h3>", table.html("stack matrix")]
-    if others:
-        parts.append(_figure_table(others).html())
     parts.append(roc_section(results))
     poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
     if poisoned:
@@ -158,14 +155,6 @@ def _rejected_cell(row: Summary) -> Cell:
         return rate_cell(row.rate, *details, limits=_FALSE)
     limits = () if row.attack.startswith(CONTROL) else _MISSED
     return rate_cell(row.rate, *details, limits=limits, missed=True)
-
-
-def _figure_table(rows: Sequence[Summary]) -> Table:
-    cells: list[list[Cell]] = []
-    for row in rows:
-        mean, low, high = ("" if v is None else f"{v:.4g}" for v in (row.mean, row.low, row.high))
-        cells.append([row.attack, row.defence, row.metric, mean, f"{low}–{high}", f"{row.n:,}"])
-    return Table(["Attack", "Defence", "Figure", "Mean", "95 %", "n"], cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 Clock = Literal["cpu", "wall", "cuda"]
 
@@ -38,10 +38,6 @@ class Timing:
     rounds: int
     extra_mb: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as in the results file."""
-        return asdict(self)
-
 
 def interleaved(
     variants: Mapping[str, Callable[[], object]],
@@ -66,16 +62,9 @@ def interleaved(
     timings = []
     for name, own in times.items():
         ratios = [t / f for t, f in zip(own, floor, strict=True)]
+        least = min(own)
         timings.append(
-            Timing(
-                name,
-                min(own),
-                min(own) / min(floor),
-                min(ratios),
-                max(ratios),
-                rounds,
-                peaks[name],
-            )
+            Timing(name, least, least / min(floor), min(ratios), max(ratios), rounds, peaks[name])
         )
     return timings
 

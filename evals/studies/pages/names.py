@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from grpo_guard.evals.studies.figures import RERUN, files, made_by
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.manifest import manifest
+from grpo_guard.evals.studies.pages.cells import table
 from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
@@ -44,9 +46,7 @@ def _standard() -> str:
 
 
 def _untruncated() -> str:
-    plan = [
-        ("untruncated", "text,math,code,dos", "none,same_weights"),
-    ]
+    plan = [("untruncated", "text,math,code,dos", "none,same_weights")]
     return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
 
 
@@ -78,6 +78,14 @@ def _incidents() -> str:
         rows.append([("incidents", name, guard) for name in names])
     head = [f"`{name}`: {_POISON}" for name in names]
     return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
+
+
+def manifest() -> str:
+    """Return the table: a row per version, with the files that `make figures` reruns marked."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in files():
+        found[made_by(name)[0]].append(f"`{name}`{' *' if name in RERUN else ''}")
+    return table(["made by", "files"], [[who, ", ".join(found[who])] for who in sorted(found)])
 
 
 _PRESETS: Final = {

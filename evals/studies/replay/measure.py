@@ -147,7 +147,6 @@ class Measurement:
             asked, [ids[: t + 1] for _, ids, t in flips], "math-regenerated"
         )
         model = self.models[FLOAT32]
-        model = self.models[FLOAT32]
         swaps = {
             f"token swapped in top-{among}": [
                 swapped_token(
