@@ -28,20 +28,22 @@ REJECTED = 0.001
 T = TypeVar("T")
 
 
-def recorded(nodes: int, each: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
+def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
     """Rounds through `EvidenceLedger.record`, in batches of `BATCH`, one in 1,000 rejected.
 
     Args:
         nodes: Names.
         each: Completions of a node in a round.
         rounds: The first two close nothing, so that the last shows what a round costs.
-        present: Share of the nodes that are at work in a round, drawn anew each time.
     """
-    return _alone(_recorded, nodes, each, rounds, present)
+    return _alone(_recorded, nodes, each, rounds)
 
 
 def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
-    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected."""
+    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected.
+
+    ``present``: share of the nodes that are at work in a round, drawn anew each time.
+    """
     return _alone(_compared, nodes, rounds, present)
 
 
@@ -53,16 +55,15 @@ def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
     return {"few": few, "many": many, "ratio": round(many[last] / few[last], 2)}
 
 
-def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, Any]:
+def _recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
     chance, said = random.Random(0), (accept("says"), reject("says"))
     spent: list[float] = []
     with TemporaryDirectory() as folder:
         ledger = NodeStore(folder, max_nodes=nodes).ledger()
         before, most, records = _resident(), 0.0, 0
         for t in range(rounds):
-            here = [k for k in range(nodes) if present == 1 or chance.random() < present]
-            work = ((k, i) for k in here for i in range(each))
-            took, records = 0.0, len(here) * each
+            work = ((k, i) for k in range(nodes) for i in range(each))
+            took, records = 0.0, nodes * each
             while batch := [
                 Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
                 for k, i in islice(work, BATCH)

@@ -64,9 +64,9 @@ def _coin() -> str:
     return runs(plan, [_SHARES, _POISON, _REWARD])
 
 
-def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
+def _against(file: str, attacks: str) -> str:
     names = attacks.split(",")
-    rows = [[(file, name, "none")] + [(file, name, guard)] * 2 for name in names]
+    rows = [[(file, name, "none")] + [(file, name, "heterogeneous")] * 2 for name in names]
     head = [f"undefended: {_SHARES}", f"guarded: {_SHARES}", f"poison rejected: {_POISON}"]
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
