@@ -17,51 +17,7 @@ _SHARES: Final = "success, % (highest round)"
 _POISON: Final = "poison rejected"
 _RIGHT: Final = "honest right rejected"
 _REWARD: Final = "honest reward (attack-free)"
-
-
-def _smollm2() -> str:
-    plan = [
-        ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
-        ("smollm2", "math", "none,heterogeneous"),
-        ("smollm2-bets", "math", "same_weights"),
-        ("smollm2-sums", "math", "paper_logit"),
-        ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
-    ]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _seeds() -> str:
-    plan = [
-        ("seeds", "text", "none,same_weights,heterogeneous"),
-        ("seeds", "math", "none,heterogeneous"),
-        ("seeds", "code", "none,same_weights,heterogeneous"),
-    ]
-    gain = "honest reward against attack-free"
-    return runs(plan, ["success, mean over seeds (least to most)", _POISON, _RIGHT, gain])
-
-
-def _standard() -> str:
-    plan = [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")]
-    return runs(plan, [_SUCCESS, _POISON, _RIGHT])
-
-
-def _untruncated() -> str:
-    plan = [("untruncated", "text,math,code,dos", "none,same_weights")]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _models() -> str:
-    plan = [("models", "text,math", "none,heterogeneous")]
-    plan += [("models", "code", "none,heterogeneous,heterogeneous (no_gain)")]
-    return runs(plan, [_SHARES, _POISON, _RIGHT, _REWARD])
-
-
-def _coin() -> str:
-    plan = [
-        ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
-        ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
-    ]
-    return runs(plan, [_SHARES, _POISON, _REWARD])
+_GAIN: Final = "honest reward against attack-free"
 
 
 def _against(file: str, attacks: str) -> str:
@@ -101,12 +57,52 @@ _UNREAD: Final = (
 )
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
-    "swarm-smollm2": _smollm2,
-    "swarm-seeds": _seeds,
-    "swarm-standard": _standard,
-    "swarm-untruncated": _untruncated,
-    "swarm-models": _models,
-    "swarm-coin": _coin,
+    "swarm-smollm2": partial(
+        runs,
+        [
+            ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
+            ("smollm2", "math", "none,heterogeneous"),
+            ("smollm2-bets", "math", "same_weights"),
+            ("smollm2-sums", "math", "paper_logit"),
+            ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
+        ],
+        [_SUCCESS, _POISON, "honest rejected"],
+    ),
+    "swarm-seeds": partial(
+        runs,
+        [
+            ("seeds", "text", "none,same_weights,heterogeneous"),
+            ("seeds", "math", "none,heterogeneous"),
+            ("seeds", "code", "none,same_weights,heterogeneous"),
+        ],
+        ["success, mean over seeds (least to most)", _POISON, _RIGHT, _GAIN],
+    ),
+    "swarm-standard": partial(
+        runs,
+        [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")],
+        [_SUCCESS, _POISON, _RIGHT],
+    ),
+    "swarm-untruncated": partial(
+        runs,
+        [("untruncated", "text,math,code,dos", "none,same_weights")],
+        [_SUCCESS, _POISON, "honest rejected"],
+    ),
+    "swarm-models": partial(
+        runs,
+        [
+            ("models", "text,math", "none,heterogeneous"),
+            ("models", "code", "none,heterogeneous,heterogeneous (no_gain)"),
+        ],
+        [_SHARES, _POISON, _RIGHT, _REWARD],
+    ),
+    "swarm-coin": partial(
+        runs,
+        [
+            ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
+            ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
+        ],
+        [_SHARES, _POISON, _REWARD],
+    ),
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
     "incidents": _incidents,
     "shares": studies.shares,
