@@ -28,7 +28,7 @@ class Piece:
     """A run of characters with the same marks.
 
     In the span that the attack inserted (``poison``), or that the verifier found (``evidence``); in
-    place of an invisible character, e.g. ``U+202E`` (``hidden``), or of what was left out (``cut``).
+    place of an invisible character, e.g. ``U+202E`` (``hidden``), or of a part left out (``cut``).
     """
 
     text: str
