@@ -187,7 +187,7 @@ class Results(_Model):
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:
-    """Check ``data`` against the shape; a `ResultsError` names the first field that does not fit."""
+    """Check ``data`` against the shape; a `ResultsError` names the first field that is wrong."""
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -201,7 +201,7 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read and check a results file; `ResultsError` if it is missing, unreadable or no such file."""
+    """Read and check a results file; `ResultsError` if it cannot be read or is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.harness import option, process_memory, rate, say, study
 
 PARTS: Final = ("speed", "sustained")
 CLIENTS: Final = 64
@@ -160,11 +160,9 @@ def sustained(requests: int, workers: int) -> dict[str, Any]:
     with serving(STACKS["different_weights"], *options) as (port, pid):
         ask_all(port, sent, seconds=1.0)
         found = ask_all(port, sent, seconds=3600.0, most=requests)
-        status = Path(f"/proc/{pid}/status").read_text()
-        resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+        resident = process_memory("VmRSS", pid)
     answered = found["said"].get("verdicts", 0)
-    megabytes = int(resident[1]) / 1000 if resident else None
-    return {"answered": rate(answered, requests), "MB at the end": megabytes, **found}
+    return {"answered": rate(answered, requests), "MB at the end": resident / 1e6, **found}
 
 
 def measure(part: str, seconds: float, requests: int, workers: int) -> dict[str, Any]:

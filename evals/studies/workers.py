@@ -33,7 +33,7 @@ from grpo_guard import Guard, presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.studies.content_speed import GROUP, NODES, completions
-from grpo_guard.evals.studies.harness import option, say, study
+from grpo_guard.evals.studies.harness import option, process_memory, say, study
 
 TRACE: Final = 27_000
 LONG_TEXT: Final = 10_000
@@ -141,12 +141,9 @@ def _resident(workers: int) -> float:
     """Memory of the largest worker after a review, in megabytes."""
     guard: Guard = presets.different_weights(workers=workers)
     guard.review([Completion("q", f"{i} + {i} = {2 * i}", node="n") for i in range(64)])
-    pages = [
-        int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        for pid in guard.workers.pids
-    ]
+    most = max(process_memory("VmRSS", pid) for pid in guard.workers.pids)
     guard.workers.close()
-    return round(max(pages) * os.sysconf("SC_PAGESIZE") / 1e6, 1)
+    return round(most / 1e6, 1)
 
 
 def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:

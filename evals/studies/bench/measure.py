@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from grpo_guard.evals.studies.harness import process_memory
+
 Clock = Literal["cpu", "wall", "cuda"]
 
 
@@ -98,9 +100,9 @@ def _peak(run: Callable[[], object], clock: Clock) -> float | None:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     if not _reset_peak():
         return None
-    resident = _status("VmRSS")
+    resident = process_memory("VmRSS")
     run()
-    return max(0.0, _status("VmHWM") - resident)
+    return max(0, process_memory("VmHWM") - resident) / 2**20
 
 
 def _reset_peak() -> bool:
@@ -112,9 +114,3 @@ def _reset_peak() -> bool:
     except (OSError, AttributeError):
         return False
     return True
-
-
-def _status(field: str) -> float:
-    """Return a size of this process in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
