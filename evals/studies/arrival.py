@@ -2,8 +2,8 @@
 
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
-Traces of 27,000 characters made of steps of real models (`content_speed`) arrive one by one at even
-distances, and the review begins with the last one. `presets.different_weights` reviews them, with
+Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
+even distances, and the review begins with the last one. `presets.different_weights` reviews them, with
 and without reading early, in this process and in worker processes, which are started before. Rounds
 alternate, each with a new guard; ratios are within a round, and the verdicts of all forms are
 compared.
@@ -21,9 +21,8 @@ from typing import Any
 
 from grpo_guard import presets
 from grpo_guard.core.completion import Completion
-from grpo_guard.evals.studies.content_speed import GROUP
 from grpo_guard.evals.studies.harness import option, say, study
-from grpo_guard.evals.studies.workers import TRACE, ends, traces, untimed
+from grpo_guard.evals.studies.workers import GROUP, TRACE, ends, traces, untimed
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import option, rate, study, verify
 from grpo_guard.evals.studies.solutions import of_models
 from grpo_guard.evals.tasks.word_problems import prompt_of
-from grpo_guard.evals.training.judge.samples import draw
-from grpo_guard.evals.training.judge.sets import attacked, made, of_policy
+from grpo_guard.evals.training.judge.sets import attacked, draw, made, of_policy
 from grpo_guard.judge.shipped import SETTINGS
 from grpo_guard.judge.verifier import JudgeVerifier
 
