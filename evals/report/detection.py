@@ -72,7 +72,8 @@ def _caught(results: Results) -> dict[str, Rate]:
     counts: dict[str, tuple[int, int]] = {}
     for row in results.summary:
         rate = row.rate if row.metric == REJECTED else None
-        if rate is not None and rate.total and _is_attack(row.attack):
+        attack = row.attack != HONEST and not row.attack.startswith(CONTROL)
+        if rate is not None and rate.total and attack:
             count, total = counts.get(row.defence, (0, 0))
             counts[row.defence] = count + rate.count, total + rate.total
     return {name: Rate(*found) for name, found in counts.items()}
@@ -122,10 +123,6 @@ def rejected_table(results: Results) -> Table | None:
         ["Kind", *verifiers],
         [[kind, *(cells.get((kind, one), DASH) for one in verifiers)] for kind in kinds],
     )
-
-
-def _is_attack(kind: str) -> bool:
-    return kind != HONEST and not kind.startswith(CONTROL)
 
 
 def members_tables(results: Results) -> dict[str, Table]:

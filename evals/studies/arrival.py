@@ -3,10 +3,10 @@
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
 Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
-even distances, and the review begins with the last one. `presets.different_weights` reviews them, with
-and without reading early, in this process and in worker processes, which are started before. Rounds
-alternate, each with a new guard; ratios are within a round, and the verdicts of all forms are
-compared.
+even distances, and the review begins with the last one. `presets.different_weights` reviews them,
+with and without reading early, in this process and in worker processes, which are started before.
+Rounds alternate, each with a new guard; ratios are within a round, and the verdicts of all forms
+are compared.
 """
 
 from __future__ import annotations
