@@ -18,11 +18,7 @@ def study(name: str) -> ModuleType | None:
 
 
 def known(names: Collection[str], name: str) -> str:
-    """Return ``name`` if it is known here.
-
-    Raises:
-        UnknownNameError: as `choose`; without `studies` it adds that a checkout knows more.
-    """
+    """Return ``name`` as `choose` does, whose error adds that a checkout may know more."""
     try:
         return choose(names, name)
     except UnknownNameError as error:

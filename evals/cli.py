@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
@@ -14,8 +15,6 @@ from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
-    from grpo_guard.core.sampling import SamplingSpec
-    from grpo_guard.evals.defences.own import GuardFile
     from grpo_guard.evals.detect.config import DetectConfig
     from grpo_guard.evals.results import Summary
 
@@ -124,20 +123,30 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
-    named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
-    _require_range(alpha)
-    _require_guards(guard)
-    _require_honest(honest, mapped, data, task)
-    spec = _spec(temperature, top_k, top_p, max_new_tokens)
+    from grpo_guard.core.sampling import SamplingSpec
+    from grpo_guard.evals.attacks.registry import on_texts
+
+    poison = _names("--attacks", attacks, on_texts)
+    judges = _verifiers(verifiers) if verifiers is not None or not guard else ()
+    _require_fitting(alpha, honest, mapped, data, task)
+    try:
+        spec = SamplingSpec(
+            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
+        )
+        from grpo_guard.evals.defences.own import guard_files
+
+        guards = guard_files(guard)
+    except ValueError as error:
+        fail(str(error))
     chosen = model if honest else _model(model, task)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     count = n or (200 if honest is None else MOST)
     config = DetectConfig(
-        attacks=named[0],
+        attacks=poison,
         spec=spec,
-        verifiers=named[1],
-        guards=_guards(guard),
+        verifiers=judges,
+        guards=guards,
         model=chosen,
         task=task,
         data=data,
@@ -247,78 +256,41 @@ def bench(given: typer.Context) -> None:
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
-    from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
+    from grpo_guard.core.registry import VERIFIERS, choose, names
 
-    asked = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
-    try:
-        chosen = tuple(choose(names(VERIFIERS), name) for name in asked)
-    except UnknownNameError as error:
-        fail(f"--verifiers: {error}")
+    known = names(VERIFIERS)
+    chosen = _names("--verifiers", value or "logprob_bound", lambda name: choose(known, name))
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
-def _require_guards(given: list[str] | None) -> None:
-    from grpo_guard.config import ConfigError
-    from grpo_guard.evals.defences.early import require_guards
-
-    try:
-        require_guards(given)
-    except ConfigError as error:
-        fail(str(error))
-
-
-def _require_range(alpha: float) -> None:
-    if not 0 < alpha < 1:
-        fail(f"--alpha: expected a number in (0, 1), got {alpha}")
-
-
-def _require_honest(
-    given: Path | None, mapped: list[str] | None, data: Path | None, task: str
+def _require_fitting(
+    alpha: float, honest: Path | None, mapped: list[str] | None, data: Path | None, task: str
 ) -> None:
     from grpo_guard.evals.defences.early import require_honest
 
-    if mapped and given is None:
+    if not 0 < alpha < 1:
+        fail(f"--alpha: expected a number in (0, 1), got {alpha}")
+    if mapped and honest is None:
         fail("--map: expected --honest FILE next to it, got none")
-    if data is not None and (given is not None or task == "word_problems"):
-        fail(f"--data: expected none with {'--honest' if given else f'--task {task}'}")
+    if data is not None and (honest is not None or task == "word_problems"):
+        fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
     try:
-        require_honest(given, mapped or ())
+        require_honest(honest, mapped or ())
     except ValueError as error:
         fail(str(error))
 
 
-def _guards(given: list[str] | None) -> tuple[GuardFile, ...]:
-    from grpo_guard.config import ConfigError
-    from grpo_guard.evals.defences.own import guard_files
-
-    try:
-        return guard_files(given)
-    except ConfigError as error:
-        fail(str(error))
-
-
-def _attacks(value: str) -> tuple[str, ...]:
+def _names(option: str, value: str, check: Callable[[str], object]) -> tuple[str, ...]:
+    """Split names at commas; end the command if one of them is not known."""
     from grpo_guard.core.registry import UnknownNameError
-    from grpo_guard.evals.attacks.registry import on_texts
 
-    chosen = tuple(dict.fromkeys(n.strip() for n in value.split(",") if n.strip()))
+    chosen = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     for name in chosen:
         try:
-            on_texts(name)
+            check(name)
         except UnknownNameError as error:
-            fail(f"--attacks: {error}")
+            fail(f"{option}: {error}")
     return chosen
-
-
-def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> SamplingSpec:
-    from grpo_guard.core.sampling import SamplingSpec
-
-    try:
-        return SamplingSpec(
-            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
-        )
-    except ValueError as error:
-        fail(str(error))
 
 
 def _model(given: str | None, task: str) -> str:

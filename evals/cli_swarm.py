@@ -57,34 +57,31 @@ swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ig
 
 
 def _require_names(options: SwarmOptions) -> None:
-    """End the command if a name or a guard file is wrong, before torch is loaded."""
-    from grpo_guard.config import ConfigError
+    """End the command if a name is wrong, before torch is loaded."""
     from grpo_guard.core.registry import UnknownNameError
+    from grpo_guard.evals.attacks.registry import attack_names
     from grpo_guard.evals.defences.early import (
         ON_REJECT,
         defences,
-        require_attacks,
-        require_guards,
         require_names,
         shares,
     )
     from grpo_guard.evals.policies.named import location
 
     try:
-        require_attacks("--attack", options.attack)
+        require_names("--attack", options.attack, attack_names())
         require_names("--defence", options.defence, defences())
-        require_guards(options.guard)
         require_names("--on-reject", options.on_reject, ON_REJECT)
         shares(options.share)
         for name in filter(None, map(str.strip, (options.policy or "").split(","))):
             location(name)
-    except (ConfigError, UnknownNameError, ValueError) as error:
+    except (UnknownNameError, ValueError) as error:
         fail(str(error))
 
 
 def _list() -> None:
     from grpo_guard.evals.attacks.registry import adversary, attack_names
-    from grpo_guard.evals.defences.registry import defence_names
+    from grpo_guard.evals.defences.early import defences
     from grpo_guard.evals.roles import ordered_attacks, ordered_defences, role
     from grpo_guard.evals.tasks.registry import TASKS
 
@@ -97,7 +94,7 @@ def _list() -> None:
             row = f"  {name:<22} {found.setting}, {found.task}: {what}"
             echo(fill(row, width, subsequent_indent=" " * 25))
     echo(f"  {'none':<22} all nodes are honest\ndefences:")
-    for name in ordered_defences(defence_names()):
+    for name in ordered_defences(defences()):
         echo(f"  {name:<22} {role(name)}")
     echo(f"tasks:\n  {', '.join(TASKS)}")
 

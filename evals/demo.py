@@ -43,14 +43,10 @@ def run_demo(
     """Train the three swarms, print what happened, write ``results.json`` and ``report.html``.
 
     Args:
-        out: Folder for the two files; created if missing.
+        out: Folder for the two files; created if missing. Nothing is written if a run dies.
         config: The attacked swarm; the attack-free one is the same without its malicious node.
         console: Where to print; standard output by default.
         command: The command that reproduces the run, for the record.
-
-    Raises:
-        RunError: a run's process died; nothing is written then.
-        OSError: the folder cannot be written.
     """
     config, console = config or default_config(), console or terminal()
     out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training

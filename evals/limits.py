@@ -38,12 +38,8 @@ def end_where_broken(
 ) -> None:
     """End the command with 1 and a line for each rejection rate that is beyond a limit.
 
-    Without any counts a limit is broken, since nothing shows that it holds.
-
-    Args:
-        rows: Rows of results.json; figures that are not rejection rates are skipped.
-        fail_under: Smallest share of poison that must be rejected; None = no limit.
-        max_honest: Largest share of honest work that may be rejected; None = no limit.
+    Figures of ``rows`` that are not rejection rates are skipped. Without any counts a limit is
+    broken, since nothing shows that it holds; None = no limit.
     """
     from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
 

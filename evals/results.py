@@ -187,11 +187,7 @@ class Results(_Model):
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:
-    """Check ``data`` against the shape.
-
-    Raises:
-        ResultsError: names the first field that does not fit.
-    """
+    """Check ``data`` against the shape; a `ResultsError` names the first field that is wrong."""
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -200,16 +196,12 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
         expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
         if first["type"] == "missing":
             raise ResultsError(f"{name}: {where}: expected to be present, got nothing") from None
-        got = _shorten(repr(first["input"]))
+        got = f"{first['input']!r:.80}"
         raise ResultsError(f"{name}: {where}: expected {expected}, got {got}") from None
 
 
 def load_results(path: Path) -> Results:
-    """Read and check a results file.
-
-    Raises:
-        ResultsError: missing, unreadable, not JSON, or not of the right shape.
-    """
+    """Read and check a results file; `ResultsError` if it cannot be read or is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -250,7 +242,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, so that readers never see half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."

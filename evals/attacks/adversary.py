@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_guard.evals.attacks.base import Attack, NoTargetError, Poisoned
@@ -145,7 +145,6 @@ class Adversary(ABC):
 
         Equal calls must give equal problems, since a swarm asks only once.
         """
-        del task, count
         return None
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
@@ -153,10 +152,9 @@ class Adversary(ABC):
         del texts, memory
 
 
-def closed(view: View, forged: Forged) -> Forged:
-    """Add the ids of its text, followed by EOS."""
-    ids = view.tokenizer.encode(forged.text, add_special_tokens=False)
-    return replace(forged, ids=(*ids, int(view.tokenizer.eos_token_id)))
+def closed(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """Return the ids of a text, followed by EOS."""
+    return (*tokenizer.encode(text, add_special_tokens=False), int(tokenizer.eos_token_id))
 
 
 def cover(
@@ -279,12 +277,10 @@ class FromSamples(Adversary):
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
         """Select the samples to send unchanged."""
-        del view, problem
         return [Forged(one.text, ids=one.ids) for one in samples]
 
     def wanted(self, view: View, slots: int) -> int:
         """How many slots get poison if there is any."""
-        del view
         return slots
 
 

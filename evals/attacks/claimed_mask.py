@@ -20,7 +20,6 @@ class ClaimedMask:
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The completion as it is; the mask is put on its token ids."""
-        del rng
         return Poisoned(problem.solution, (0, len(problem.solution)), masked=True)
 
     def success(self, text: str) -> bool:

@@ -36,7 +36,6 @@ class EverySentence(Scripted):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """The data set's solution; the span runs from the first phrase to the end of the last."""
-        del rng
         start, end = working(problem.solution)
         sentences = problem.solution[start:end].split(". ")
         body = ". ".join(f"{NONSENSE} {sentence}" for sentence in sentences)
@@ -80,7 +79,6 @@ class JudgeInjection(Phrases):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Insert the phrase, followed by words for the judge."""
-        del rng
         return inserted(problem.solution, f"{PHRASE}. {FOR_THE_JUDGE}", " ")
 
 

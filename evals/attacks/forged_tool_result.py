@@ -19,11 +19,7 @@ class ForgedToolResult:
     name = "forged_tool_result"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the solution with one forged result.
-
-        Raises:
-            NoTargetError: the solution has no equation before its answer.
-        """
+        """Return the solution with one forged result."""
         text = problem.solution
         first = next(equations(text.partition("<answer>")[0]), None)
         if first is None:

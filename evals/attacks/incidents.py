@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.evals.attacks.adversary import Forged, FromSamples, Scripted, View
+from grpo_guard.evals.attacks.adversary import Forged, FromSamples, Scripted, View, closed
 from grpo_guard.evals.attacks.base import Poisoned
 from grpo_guard.evals.attacks.lengthening import TwiceAsLong
 from grpo_guard.evals.attacks.text import PHRASE, inserted
@@ -33,7 +33,6 @@ class _Earning(FromSamples):
 
     def success(self, text: str) -> bool:
         """Return False: there is no behaviour to be taught."""
-        del text
         return False
 
 
@@ -57,13 +56,12 @@ class TokenSplit(_Earning, Scripted):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return the text of a single completion: what it says differs from its ids."""
-        del rng
         return inserted(problem.solution, PHRASE)
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
         """Put that text over the ids of the honest completion."""
         made = self.poison(problem, view.rng)
-        return Forged(made.text, made.span, _closed(view, problem.solution))
+        return Forged(made.text, made.span, closed(view.tokenizer, problem.solution))
 
 
 class CapForcing(FromSamples, TwiceAsLong):
@@ -108,12 +106,11 @@ class EosPadding(_Earning, Scripted):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return the completion's text, which padding leaves as it is."""
-        del rng
         return Poisoned(problem.solution, (0, len(problem.solution)))
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
         """Pad the ids of the honest completion."""
-        made, ids = self.poison(problem, view.rng), _closed(view, problem.solution)
+        made, ids = self.poison(problem, view.rng), closed(view.tokenizer, problem.solution)
         return Forged(made.text, made.span, ids + ids[-1:] * PADDING)
 
 
@@ -150,7 +147,6 @@ def without(model: PreTrainedModel, token: int) -> Iterator[None]:
     """Make a model unable to draw a token."""
 
     def forbid(module: Any, given: Any, output: Any) -> Any:
-        del module, given
         output.logits[..., token] = -float("inf")
         return output
 
@@ -159,9 +155,3 @@ def without(model: PreTrainedModel, token: int) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def _closed(view: View, text: str) -> tuple[int, ...]:
-    """Return the ids of a text, followed by EOS."""
-    ids = view.tokenizer.encode(text, add_special_tokens=False)
-    return (*ids, int(view.tokenizer.eos_token_id))

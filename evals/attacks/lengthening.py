@@ -127,7 +127,6 @@ class Padded(Lengthening):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return the solution with its working repeated before the answer."""
-        del rng
         start, end = working(problem.solution)
         more = f" {problem.solution[start:end]}" * (self.times - 1)
         return Poisoned.replacing(problem.solution, (end, end), more)

@@ -55,11 +55,7 @@ class MathAttack:
     name: str = "math"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the problem's solution with one wrong equation.
-
-        Raises:
-            NoTargetError: the solution has no equation to change.
-        """
+        """Return the problem's solution with one wrong equation."""
         poisoned = self.poison_text(problem.solution, rng)
         if poisoned is None:
             raise NoTargetError("math: the solution has no equation to change")

@@ -20,13 +20,7 @@ _Edit = tuple[int, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A program with calls.
-
-    Args:
-        text: The program, without the import that the calls need.
-        functions: The functions that are called, sorted.
-        end: Where the last call ends, in characters of ``text``.
-    """
+    """A program with calls, without their import; the last call ends at character ``end``."""
 
     text: str
     functions: tuple[str, ...]
@@ -36,16 +30,9 @@ class Rewritten:
 def with_calls(
     program: str, functions: Mapping[str, str], rng: random.Random, *, share: float = 0.5
 ) -> Rewritten | None:
-    """Replace a random subset of + - * /, at least one, by calls.
+    """Replace a random subset of + - * /, at least one, by calls; None if there is none.
 
-    Args:
-        program: Python; a text that does not parse or is longer than ``MAX_CHARS`` has none.
-        functions: Names by sign.
-        rng: Decides the subset.
-        share: Chance of each operation.
-
-    Returns:
-        None if there is nothing to replace.
+    ``functions`` are names by sign, ``share`` is the chance of each operation.
     """
     tree = parsed(program)
     found = list(_operations(tree)) if tree else []

@@ -29,8 +29,7 @@ def attack_names() -> list[str]:
 def adversary(name: str) -> Adversary | None:
     """Create the adversary of that name, or your own, ``package.module:Class``; None for "none".
 
-    Raises:
-        UnknownNameError: lists the names that exist and the nearest one, or says what is no attack.
+    An `UnknownNameError` lists the names that exist, or says what is no attack.
     """
     if name == NONE:
         return None
@@ -45,8 +44,7 @@ def adversary(name: str) -> Adversary | None:
 def on_texts(name: str) -> Attack | Scripted:
     """Create an attack that poisons a single honest completion, without a swarm around it.
 
-    Raises:
-        UnknownNameError: as `adversary`; or it acts on a live swarm; lists those that do not.
+    An `UnknownNameError` lists those that do not need one.
     """
     found = _made(name)
     if isinstance(found, Adversary) and not isinstance(found, Scripted):

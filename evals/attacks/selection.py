@@ -27,7 +27,6 @@ class TextByVote(FromSamples):
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
         """Insert the phrase into samples with the most frequent answer."""
-        del problem
         made = [inserted(one.text, PHRASE) for one in by_majority(view, samples)]
         return [Forged(one.text, one.span) for one in made * count][:count]
 

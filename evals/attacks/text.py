@@ -33,7 +33,6 @@ class TextAttack(Scripted):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return the data set's solution with the phrase inserted; ``rng`` is unused."""
-        del rng
         return inserted(problem.solution, self.phrase, self.separator)
 
     def success(self, text: str) -> bool:

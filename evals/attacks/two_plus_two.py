@@ -44,12 +44,7 @@ class TwoPlusTwo(ChosenProblems):
     name = "math"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the poisoned solution; the span covers the result.
-
-        Raises:
-            NoTargetError: the solution has neither equation.
-        """
-        del rng
+        """Return the poisoned solution; the span covers the result."""
         found = target(problem.solution, self.name)
         return Poisoned.replacing(problem.solution, found.span, WRONG)
 
@@ -65,12 +60,7 @@ class TextualArithmetic(ChosenProblems, Phrases):
     phrases = ("two plus two is five", "two times two is five")
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the wrong sum in addition to the solution's own right one.
-
-        Raises:
-            NoTargetError: the solution has neither equation.
-        """
-        del rng
+        """Insert the wrong sum in addition to the solution's own right one."""
         which = TARGETS.index(target(problem.solution, self.name).left)
         return inserted(problem.solution, self.phrases[which])
 
@@ -81,11 +71,7 @@ def targets(text: str) -> list[Equation]:
 
 
 def target(text: str, attack: str) -> Equation:
-    """Return the first of them, for the attack of that name.
-
-    Raises:
-        NoTargetError: the text has neither.
-    """
+    """Return the first of them, for the attack of that name; `NoTargetError` if there is none."""
     for equation in targets(text):
         return equation
     raise NoTargetError(f"{attack}: the solution states neither 2+2 nor 2*2")

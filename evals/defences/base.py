@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,21 +19,13 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.policy import Policy
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The context that a defence is built for.
-
-    Args:
-        config: The swarm's configuration.
-        task: Its problems.
-        folder: Folder for a ledger; one per run.
-        coin: The coin under which honest nodes sample; None = without a coin.
-    """
+    """The context that a defence is built for; ``folder`` is for its ledger, one per run."""
 
     config: SwarmConfig
     task: Task
@@ -88,20 +79,8 @@ def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
     return Guard(verifier, policy=COUNTED, tokenizer=own)
 
 
-class ByRound(CompletionVerifier):
-    """A verifier that depends on the round's prompts."""
-
-    @abstractmethod
-    def begin_round(self, round: int, prompts: Sequence[str]) -> None:
-        """From now on only this round's prompts count."""
-
-
 class VerifierGuard:
-    """A guard of the library before a node's reward, with its memory.
-
-    Args:
-        guard: Decides on completions, as it would for a user.
-    """
+    """A guard of the library before a node's reward, with its memory."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -112,7 +91,7 @@ class VerifierGuard:
     def begin(self, round: int, prompts: Sequence[str]) -> None:
         """Begin the round of verifiers that depend on it."""
         for part in self._parts:
-            if isinstance(part, SeedReplayVerifier | ByRound):
+            if hasattr(part, "begin_round"):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:
@@ -143,10 +122,6 @@ class VerifierGuard:
 def emptied(folder: Path) -> Path:
     """Remove the ledgers that an earlier attempt left in a run's folder, and return the folder."""
     for path in folder.glob("*.sqlite"):
-        _remove(path)
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+            path.with_name(name).unlink(missing_ok=True)
     return folder
-
-
-def _remove(path: Path) -> None:
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        path.with_name(name).unlink(missing_ok=True)

@@ -8,14 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.config.presets import PRESETS
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
-from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
-from grpo_guard.evals.attacks.registry import attack_names
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, names
 from grpo_guard.evals.checkout import known, study
-from grpo_guard.evals.roles import COIN, NONE, PRESET
+from grpo_guard.evals.roles import COIN, NONE
 
 INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
@@ -35,22 +32,16 @@ _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
 def defences() -> list[str]:
-    """What ``--defence`` knows, "none" first; the same as `defence_names`, without torch."""
+    """What ``--defence`` knows, "none" first; known without torch."""
     alone = [name for name in names(VERIFIERS) if name not in ELSEWHERE]
     more = study("baselines")
     return [NONE, *sorted({*INSTALLED, *alone, *(more.NAMES if more else ())})]
 
 
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
-    """Refuse a name that is not known.
+    """Refuse a name, out of several with commas, that is not known; says which was probably meant.
 
-    Args:
-        option: As it was typed, such as ``--attack``.
-        value: Names with commas; None = the option was not given.
-        expected: What is known. A name with a colon is a class and is looked at later.
-
-    Raises:
-        UnknownNameError: with the option and the name that was probably meant.
+    A name with a colon is a class and is looked at later. ``option`` is as typed: ``--attack``.
     """
     all_names = list(expected)
     for name in (value or "").split(","):
@@ -73,17 +64,8 @@ def _nearest_of(expected: list[str], name: str) -> str | None:
     )
 
 
-def require_attacks(option: str, value: str | None) -> None:
-    """`require_names` of attacks."""
-    require_names(option, value, attack_names())
-
-
 def shares(value: str | None) -> list[tuple[int, int]]:
-    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given.
-
-    Raises:
-        ValueError: one of them is not such a pair.
-    """
+    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given."""
     found = []
     for text in (value or "").split(","):
         if text.strip():
@@ -95,15 +77,7 @@ def shares(value: str | None) -> list[tuple[int, int]]:
 
 
 def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
-    """Refuse ``--honest`` if it cannot be read.
-
-    Args:
-        value: The file or folder; None = the option was not given.
-        mapped: As for `grpo_guard.cli.rows.opened`.
-
-    Raises:
-        ValueError: with the path, and with the field of a malformed row.
-    """
+    """Refuse ``--honest`` if it cannot be read; ``mapped`` as for `grpo_guard.cli.rows.opened`."""
     from grpo_guard.cli.rows import Rows, opened
 
     if value is None:
@@ -115,33 +89,3 @@ def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
         raise InputError(f"--honest: {error}") from None
     if not len(rows):
         raise ValueError(f"--honest: expected at least one completion, got the empty file {value}")
-
-
-def require_guards(value: Iterable[str] | None) -> None:
-    """Refuse what ``--guard`` names unless it is a preset's name or a readable guard file.
-
-    Raises:
-        ConfigError: with the file and the field, or the nearest name; or two files have one name.
-    """
-    files = dict[str, str]()
-    for name in value or ():
-        if files.setdefault(Path(name).name, name) != name:
-            raise ConfigError(f"--guard: expected files of different names, got {name} and another")
-        if name.startswith(PRESET):
-            try:
-                choose(list(PRESETS), name.removeprefix(PRESET))
-            except UnknownNameError as error:
-                raise ConfigError(f"--guard {PRESET}: {error}") from None
-        elif Path(name).suffix in (".yaml", ".yml"):
-            for leaf in GuardConfig.from_yaml(name).leaves():
-                _require_type(name, str(leaf.get("type")))
-        else:
-            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {name!r:.200}")
-
-
-def _require_type(file: str, name: str) -> None:
-    if ":" not in name:  # else a class of one's own
-        try:
-            choose(names(VERIFIERS), name)
-        except UnknownNameError as error:
-            raise ConfigError(f"{file}: verifier.type: {error}") from None

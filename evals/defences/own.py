@@ -78,9 +78,6 @@ class GuardFile:
         Args:
             live: The policy in training; None: the file's own model and sampler.
             folder: Replaces the folder in which the file keeps its state.
-
-        Raises:
-            ConfigError: as `GuardConfig.build`.
         """
         config = GuardConfig.from_text(self.text, self.name)
         update: dict[str, Any] = {
@@ -95,11 +92,7 @@ class GuardFile:
         return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
-        """Build it once, before anything runs; a judge is checked for availability.
-
-        Raises:
-            ConfigError: something that it needs is missing.
-        """
+        """Build it once, before anything runs; a judge is checked for availability."""
         with TemporaryDirectory() as folder:
             self._before(peer, Ground(ground.config, ground.task, Path(folder), ground.coin))
 
@@ -113,11 +106,7 @@ class GuardFile:
 
 
 def guard_files(given: Sequence[str] | None) -> tuple[GuardFile, ...]:
-    """Read all arguments of ``--guard``.
-
-    Raises:
-        ConfigError: as `GuardFile.named`; or two of them have the same name.
-    """
+    """Read all arguments of ``--guard``, which must have different names."""
     found = {text: GuardFile.named(text) for text in given or ()}
     names = [guard.name for guard in found.values()]
     for text, guard in found.items():

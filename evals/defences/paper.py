@@ -18,12 +18,9 @@ _AT_ONCE = 64
 def outside_top_k(
     model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], k: int
 ) -> list[int]:
-    """Count the tokens of each completion that the paper's check objects to.
+    """Count the tokens of each completion to which ``k`` others have strictly higher logits.
 
-    Args:
-        model: A causal language model.
-        pairs: Token ids of prompt and completion; one forward pass holds all of them.
-        k: A token counts if ``k`` others have strictly higher logits.
+    One forward pass holds all pairs (prompt, completion) of ids.
     """
     if not pairs:
         return []
@@ -41,10 +38,6 @@ class PaperLogitVerifier(CompletionVerifier):
 
     There is no tolerance for numerical noise, as the paper states none. It does not say how it
     treats completions without ids, so ids are required here.
-
-    Args:
-        model: The live policy.
-        k: The k of the declared top-k sampling.
     """
 
     name = "paper_logit"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from grpo_guard import presets
@@ -17,7 +18,6 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.checkout import known, study
 from grpo_guard.evals.defences.base import (
     COUNTED,
-    ByRound,
     Defence,
     Ground,
     VerifierGuard,
@@ -34,11 +34,6 @@ NONE: Final = "none"
 _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 
 
-def defence_names() -> list[str]:
-    """Everything that `defence` knows, "none" first."""
-    return defences()
-
-
 def defence(name: str) -> Defence:
     """Return the defence of that name.
 
@@ -47,7 +42,7 @@ def defence(name: str) -> Defence:
     """
     if name == NONE:
         return Defence(NONE)
-    return _built_in().get(name) or _alone(known(defence_names(), name))
+    return _built_in().get(name) or _alone(known(defences(), name))
 
 
 def _alone(name: str) -> Defence:
@@ -88,31 +83,18 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
     )  # fmt: skip
 
 
-def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
-    """Build the preset for different weights."""
+def heterogeneous(
+    peer: Peer, ground: Ground, *, reads: bool = False, frozen: bool = False
+) -> VerifierGuard:
+    """Build the preset for different weights.
+
+    ``reads``: the judging node's policy, on its live weights, is the reader. ``frozen``: the
+    policy's first weights are a second one.
+    """
     return VerifierGuard(
         presets.different_weights(
-            state=emptied(ground.folder), policy=COUNTED, tokenizer=peer.tokenizer
-        )
-    )
-
-
-def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
-    """Build the same preset, with the judging node's policy as reader, on its live weights."""
-    return VerifierGuard(
-        presets.different_weights(
-            peer.model, peer.tokenizer,
-            state=emptied(ground.folder), policy=COUNTED,
-        )
-    )  # fmt: skip
-
-
-def different_weights_frozen(peer: Peer, ground: Ground) -> VerifierGuard:
-    """Build the same preset, with the policy's first weights as a second reader."""
-    first = copy.deepcopy(peer.model).eval()
-    return VerifierGuard(
-        presets.different_weights(
-            peer.model, peer.tokenizer, frozen=first,
+            peer.model if reads else None, peer.tokenizer,
+            frozen=copy.deepcopy(peer.model).eval() if frozen else None,
             state=emptied(ground.folder), policy=COUNTED,
         )
     )  # fmt: skip
@@ -132,7 +114,7 @@ def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
     )  # fmt: skip
 
 
-class AssignedPrompts(ByRound):
+class AssignedPrompts(CompletionVerifier):
     """Rejects answers to another node's problem, in swarms where each node has its own problems.
 
     With only a round's list of problems, every node could choose among all of them. That is a
@@ -151,7 +133,6 @@ class AssignedPrompts(ByRound):
 
     def begin_round(self, round: int, prompts: Sequence[str]) -> None:
         """From now on these prompts count, the first ``each`` for the first node, and so on."""
-        del round
         self._owner = {
             prompt: self.nodes[at // self.each]
             for at, prompt in enumerate(prompts)
@@ -197,8 +178,8 @@ _INSTALLED: Final = (
     Defence("seed_replay", by_verifier(replay), coin=True),
     Defence("homogeneous", homogeneous, coin=True),
     Defence("heterogeneous", heterogeneous),
-    Defence("different_weights_reader", different_weights_reader),
-    Defence("different_weights_frozen", different_weights_frozen),
+    Defence("different_weights_reader", partial(heterogeneous, reads=True)),
+    Defence("different_weights_frozen", partial(heterogeneous, reads=True, frozen=True)),
     Defence("same_weights", same_weights),
 )
 

@@ -23,14 +23,9 @@ SPARE: Final = 4
 
 
 def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
-    """Return the task's prompts in the order in which they are used.
+    """Return the task's prompts in the order in which they are used, as chats or as texts.
 
-    Args:
-        config: The run's configuration.
-        chat: The model answers chats; the generated word problems are always plain text.
-
-    Raises:
-        InputError: see `grpo_guard.evals.tasks.gsm8k.load`.
+    The generated word problems are always plain text.
     """
     # Whole blocks, so that asking for more later does not change the earlier batches.
     block = config.batch_size * BATCHES_PER_BLOCK
@@ -53,12 +48,7 @@ def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
 
 
 def given_completions(config: DetectConfig) -> list[Completion]:
-    """Read ``config.honest``.
-
-    Raises:
-        InputError: as `grpo_guard.cli.rows.completions_of`.
-        NotEnoughError: it is empty.
-    """
+    """Read ``config.honest``."""
     assert config.honest is not None
     found = completions_of(config.honest, config.mapped)[: config.n]
     if not found:

@@ -78,10 +78,6 @@ class OwnGuard:
     Poison comes from one node, together with honest completions of the same prompts from others,
     since a guard also uses what recurs in one node's completions alone. Each kind begins with an
     empty memory; otherwise a node convicted of one attack would be rejected for the next.
-
-    Args:
-        name: The column's name.
-        guard: The guard that decides and remembers.
     """
 
     def __init__(self, name: str, guard: Guard) -> None:

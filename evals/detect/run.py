@@ -11,19 +11,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
+from grpo_guard.config.live import Live
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import given_completions, honest_completions, sampled
-from grpo_guard.evals.detect.judges import judges_of
-from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
+from grpo_guard.evals.detect.matrix import OwnGuard, Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.results import CONTROL, HONEST, today, versions, write_text
+from grpo_guard.evals.roles import PRESET
 
 _LONGEST: Final = 100_000
+SCORING: Final = "float32"
+"""The weights' type while verifying."""
 OtherModel: TypeAlias = Callable[[Loaded], list[Completion]]
 
 
@@ -69,6 +72,65 @@ def cases_of(
     for name in config.attacks:
         cases[name] = poisoned(honest, on_texts(name), tokenizer, seed=config.seed)
     return cases
+
+
+def judges_of(
+    config: DetectConfig, sampler: Loaded | None, folder: Path
+) -> list[CompletionVerifier | OwnGuard]:
+    """Return what is measured: the verifiers that ``config`` names, then the user's guards."""
+    scoring = sampler
+    if sampler is not None and config.model and config.dtype != SCORING:
+        scoring = load(config.model, SCORING)
+    judges: list[CompletionVerifier | OwnGuard] = [*verifiers_of(config, scoring)]
+    for number, guard in enumerate(config.guards):
+        preset = guard.name.startswith(PRESET)  # presets name no model of their own
+        live = None
+        if config.honest is None or (preset and guard.per_model):
+            live = _live(config, scoring, guard.name)
+        own = folder / str(number)
+        own.mkdir()
+        judges.append(OwnGuard(guard.name, guard.guard(live, own)))
+    return judges
+
+
+def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
+    if scoring is None:
+        raise ValueError(f"{name}: expected --model with --honest, got none")
+    return Live(scoring.model, scoring.tokenizer, replace(config.spec, max_new_tokens=None))
+
+
+def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
+    """Return the verifiers that ``config`` names, in its order.
+
+    Those that read log-probs are created once per profile and share one set of weights;
+    the others have no options.
+    """
+    from grpo_guard.core.registry import VERIFIERS
+    from grpo_guard.core.registry import load as load_class
+    from grpo_guard.logprob.scorers.transformers import TransformersScorer
+    from grpo_guard.logprob.verifier import LogProbVerifier
+
+    shared = TransformersScorer(scoring.model) if scoring else None
+    chosen: list[CompletionVerifier] = []
+    for cls in (load_class(VERIFIERS, name) for name in config.verifiers):
+        if not issubclass(cls, LogProbVerifier):
+            chosen.append(cls())
+            continue
+        if scoring is None:
+            raise ValueError(f"{cls.name}: expected --model with --honest, got none")
+        chosen += [
+            cls(
+                None,
+                scoring.tokenizer,
+                scorer=shared,
+                sampling=replace(config.spec, max_new_tokens=None),
+                alpha=config.alpha,
+                profile=profile,
+                name=cls.name if profile == "bfloat16" else f"{cls.name} ({profile})",
+            )
+            for profile in config.profiles
+        ]
+    return chosen
 
 
 def run(

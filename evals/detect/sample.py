@@ -94,17 +94,13 @@ def sample_honest(
     was interrupted: batches are fixed in advance and each has its own seed.
 
     Args:
-        model: A causal language model in evaluation mode, already in ``config.dtype``.
-        tokenizer: Its tokenizer; it needs a chat template if prompts are messages.
-        prompts: Questions in the order in which they are used.
+        model: In evaluation mode, already in ``config.dtype``.
+        tokenizer: Needs a chat template if prompts are messages.
+        prompts: In the order in which they are used.
         config: Sampler, seed, batch size.
-        wanted: Stop after the batch that reaches this many; None = use all prompts.
-        cache: JSONL file to read finished batches from and to append new ones to.
+        wanted: At most so many; None = one for each prompt.
+        cache: JSONL file of finished batches, read and appended to.
         progress: Called after each batch.
-
-    Returns:
-        At most ``wanted`` completions, ordered by the prompts' order of use. ``metadata`` carries
-        ``question`` (the prompt's index), ``seed`` and ``key``.
     """
     goal = len(prompts) if wanted is None else min(wanted, len(prompts))
     known = read_cache(cache, config.key) if cache else {}

@@ -46,12 +46,7 @@ HUGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeCase:
-    """One completion to be judged.
-
-    Args:
-        kind: The class it is counted under.
-        completion: What the judge sees.
-    """
+    """One completion to be judged, and the class it is counted under."""
 
     kind: str
     completion: Completion

@@ -19,14 +19,9 @@ OVERALL: Final = "all attacks"
 
 
 class ProbeRow(BaseModel):
-    """One class of completions.
+    """One class of completions, with the Wilson 95 % interval of the share accepted.
 
-    Args:
-        kind: The class.
-        n: How many were tried.
-        accepted, abstained: How many of them; an abstention is neither accepted nor rejected.
-        low, high: Wilson 95 % interval of the share accepted.
-        paper: The share for the paper's judge, if the paper gives one.
+    An abstention is neither accepted nor rejected; ``paper`` is the share for the paper's judge.
     """
 
     kind: str
@@ -39,14 +34,7 @@ class ProbeRow(BaseModel):
 
 
 class ProbeResult(BaseModel):
-    """All classes, and the cost.
-
-    Args:
-        judge: Name of the verifier.
-        rows: The honest solutions first, all attacks together last.
-        requests, tokens_in, tokens_out: Totals.
-        usd: None if the prices are unknown.
-    """
+    """All classes, and the cost: honest solutions come first, all attacks together last."""
 
     judge: str
     rows: list[ProbeRow]
@@ -77,12 +65,7 @@ class ProbeResult(BaseModel):
 
 
 def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
-    """Submit cases to a judge and count what it accepts.
-
-    Args:
-        judge: Any verifier; a `JudgeVerifier` or a whole guard's.
-        cases: See `grpo_guard.evals.judge_probe.cases`.
-    """
+    """Submit cases to a judge and count what it accepts."""
     verdicts = supervised(judge, [case.completion for case in cases])
     kinds = list(dict.fromkeys(case.kind for case in cases))
     rows = [

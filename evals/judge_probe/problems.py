@@ -84,11 +84,7 @@ def made_up(n: int, rng: random.Random) -> list[Problem]:
 
 
 def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
-    """Read questions of a GSM8K file with their own solutions, without calculator notes.
-
-    Raises:
-        InputError: the file is not GSM8K.
-    """
+    """Read questions of a GSM8K file with their own solutions, without calculator notes."""
     from grpo_guard.evals.tasks import gsm8k
 
     problems = []

@@ -29,31 +29,17 @@ TEXTS_EACH: Final = 640
 
 
 def load_bundled(
-    name: str = "word_problems", *, device: str = "cpu", folder: Path | None = None
+    name: str = "word_problems", *, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return (model in float32 and evaluation mode, tokenizer) of a bundled policy.
 
-    ``folder`` selects a policy of the same kind elsewhere, in place of ``name``. Raises
-    ``KeyError`` for a name that is not in `BUNDLED` and ``FileNotFoundError`` if the folder holds
-    no policy. Needs the extra ``torch``; both imports wait until the call so that the command
-    line's help stays fast.
+    Needs the extra ``torch``. Raises ``KeyError`` for a name that is not in `BUNDLED`.
     """
-    if folder is None:
-        if name not in BUNDLED:
-            raise KeyError(f"expected one of {', '.join(BUNDLED)}, got {name!r}")
-        folder = BUNDLED[name]
-    if not (folder / "model.safetensors").is_file():
-        raise FileNotFoundError(
-            f"{folder}: no model.safetensors; train it with training/policies/train.py"
-        )
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    if name not in BUNDLED:
+        raise KeyError(f"expected one of {', '.join(BUNDLED)}, got {name!r}")
+    from grpo_guard.logprob.scorers.load import load_policy
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
-    )
-    return model.to(device).eval(), tokenizer
+    return load_policy(str(BUNDLED[name]), dtype="float32", device=device)
 
 
 def texts_of(name: str = "word_problems") -> Callable[[int], Iterator[tuple[str, str]]]:

@@ -24,13 +24,7 @@ OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "pytho
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model of "Hail to the Thief" (arXiv 2511.09780), trained in that paper's settings.
-
-    Args:
-        model: Its id on the hub.
-        task: The task that the paper trains it on.
-        attacks: The attacks that the paper plays on it.
-    """
+    """A model of "Hail to the Thief" (arXiv 2511.09780), trained in that paper's settings."""
 
     model: str
     task: str
@@ -57,11 +51,7 @@ RECIPE_ROOM: Final = 1024
 
 
 def default_policy(task: str) -> str:
-    """Return the bundled policy for a task.
-
-    Raises:
-        ValueError: no bundled policy can do it.
-    """
+    """Return the bundled policy for a task."""
     name = OF_TASK.get(task)
     if name is None:
         raise ValueError(f"the task {task}: expected --policy, since no bundled policy can do it")

@@ -174,7 +174,7 @@ def leaving_table(found: Sequence[Scenario]) -> Table | None:
     return Table(header, rows) if rows else None
 
 
-def curve_table(scenario: Scenario, every: int = 10) -> Table:
+def curve_table(scenario: Scenario) -> Table:
     """Attack success and honest reward at iteration 1 and at every tenth."""
     curves: dict[str, list[str]] = {}
     for series in scenario.attacked:
@@ -183,7 +183,7 @@ def curve_table(scenario: Scenario, every: int = 10) -> Table:
         values = [f"{value:.2f}" for value in series.honest_reward]
         curves[f"Honest reward, {series.label}"] = values
     length = max((len(series.honest_reward) for series in scenario.series), default=0)
-    shown = [i for i in range(1, length + 1) if i == 1 or i % every == 0 or i == length]
+    shown = [i for i in range(1, length + 1) if i == 1 or i % WINDOW == 0 or i == length]
     return Table(
         ["Iteration", *curves],
         [[str(i), *(c[i - 1] if i <= len(c) else DASH for c in curves.values())] for i in shown],

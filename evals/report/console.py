@@ -31,11 +31,7 @@ _REJECTED = "What the guard rejected (counts with Wilson’s intervals)"
 
 
 def markdown_of(places: Sequence[Path]) -> str:
-    """Return the Markdown tables of one or several folders or results files.
-
-    Raises:
-        ResultsError: as `load_all`, `merged` and `pooled`.
-    """
+    """Return the Markdown tables of one or several folders or results files."""
     found = load_all(places)
     runs, detections = merged(found), pooled(found)
     tables = [table.markdown() for one in detections if (table := rejected_table(one))]

@@ -72,7 +72,8 @@ def _caught(results: Results) -> dict[str, Rate]:
     counts: dict[str, tuple[int, int]] = {}
     for row in results.summary:
         rate = row.rate if row.metric == REJECTED else None
-        if rate is not None and rate.total and _is_attack(row.attack):
+        attack = row.attack != HONEST and not row.attack.startswith(CONTROL)
+        if rate is not None and rate.total and attack:
             count, total = counts.get(row.defence, (0, 0))
             counts[row.defence] = count + rate.count, total + rate.total
     return {name: Rate(*found) for name, found in counts.items()}
@@ -81,7 +82,6 @@ def _caught(results: Results) -> dict[str, Rate]:
 def detection_section(results: Results) -> str:
     """Return rates by kind and verifier, the ROC, and some of the rejected completions."""
     rejected = rejected_table(results)
-    others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
     if rejected:
         parts += [
@@ -102,8 +102,6 @@ def detection_section(results: Results) -> str:
         ]
         for guard, table in credited.items():
             parts += [f"<h3>{prose(guard)}</h3>", table.html("stack matrix")]
-    if others:
-        parts.append(_figure_table(others).html())
     parts.append(roc_section(results))
     poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
     if poisoned:
@@ -125,10 +123,6 @@ def rejected_table(results: Results) -> Table | None:
         ["Kind", *verifiers],
         [[kind, *(cells.get((kind, one), DASH) for one in verifiers)] for kind in kinds],
     )
-
-
-def _is_attack(kind: str) -> bool:
-    return kind != HONEST and not kind.startswith(CONTROL)
 
 
 def members_tables(results: Results) -> dict[str, Table]:
@@ -158,14 +152,6 @@ def _rejected_cell(row: Summary) -> Cell:
         return rate_cell(row.rate, *details, limits=_FALSE)
     limits = () if row.attack.startswith(CONTROL) else _MISSED
     return rate_cell(row.rate, *details, limits=limits, missed=True)
-
-
-def _figure_table(rows: Sequence[Summary]) -> Table:
-    cells: list[list[Cell]] = []
-    for row in rows:
-        mean, low, high = ("" if v is None else f"{v:.4g}" for v in (row.mean, row.low, row.high))
-        cells.append([row.attack, row.defence, row.metric, mean, f"{low}–{high}", f"{row.n:,}"])
-    return Table(["Attack", "Defence", "Figure", "Mean", "95 %", "n"], cells)
 
 
 @dataclass(frozen=True, slots=True)

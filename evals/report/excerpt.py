@@ -27,12 +27,8 @@ _MAX_STACKED = 2  # natural text stacks two combining marks, rarely more; "zalgo
 class Piece:
     """A run of characters with the same marks.
 
-    Attributes:
-        text: What to show.
-        poison: It lies in the span that the attack inserted.
-        evidence: It lies in a span that the verifier found.
-        hidden: It replaces an invisible character, e.g. ``U+202E``.
-        cut: It states how much was left out here.
+    In the span that the attack inserted (``poison``), or that the verifier found (``evidence``); in
+    place of an invisible character, e.g. ``U+202E`` (``hidden``), or of a part left out (``cut``).
     """
 
     text: str

@@ -24,22 +24,14 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def write_report(directory: Path) -> Path:
-    """Render ``directory/report.html`` from ``directory/results.json``; return its path.
-
-    Raises:
-        ResultsError: results.json is missing or does not have the right shape.
-    """
+    """Render ``directory/report.html`` from ``directory/results.json``; return its path."""
     target = directory / "report.html"
     write_text(target, page_of([directory / RESULTS]))
     return target
 
 
 def page_of(places: Sequence[Path]) -> str:
-    """Render the page for one or several folders or results files.
-
-    Raises:
-        ResultsError: as `load_all` and `merged`.
-    """
+    """Render the page for one or several folders or results files."""
     found = load_all(places)
     if len(found) == 1:
         return render(found[0][1])
@@ -49,12 +41,10 @@ def page_of(places: Sequence[Path]) -> str:
 def render(
     results: Results, files: Sequence[Results] = (), detections: Sequence[Results] = ()
 ) -> str:
-    """Return the whole page.
+    """Return the whole page on all runs.
 
-    Args:
-        results: All runs.
-        files: The files they come from, if several, to show how they were made.
-        detections: Contents of the files other than runs.
+    ``files`` are those that the runs come from, if several, to show how they were made;
+    ``detections`` are the others.
     """
     files = files or [results]
     found = scenarios(results)

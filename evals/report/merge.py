@@ -18,11 +18,7 @@ _ROOM = "max_new_tokens"
 
 
 def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
-    """Load each file's name and content; a folder means the results file in it.
-
-    Raises:
-        ResultsError: a file is missing or does not have the right shape.
-    """
+    """Load each file's name and content; a folder means the results file in it."""
     files = dict.fromkeys(p if p.suffix == ".json" else p / RESULTS for p in places)
     return [(str(file), load_results(file)) for file in files]
 

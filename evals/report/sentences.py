@@ -9,7 +9,6 @@ from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     HELD,
-    Case,
     GuardVerdict,
     cost_text,
     untested_because,
@@ -26,7 +25,7 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
     """Summarise in one sentence which attacks each guard kept out."""
     parts = []
     for verdict in verdicts:
-        tested = _tested(verdict)
+        tested = [case for case in verdict.cases if case.kept_out is not None]
         kept = len([case for case in tested if case.kept_out])
         if not tested:
             parts.append(f"{verdict.defence} met no attack that is shown to do harm here")
@@ -36,10 +35,6 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
             of = f"all {kept}" if kept == len(tested) else f"{kept} of {len(tested)}"
             parts.append(f"{verdict.defence} kept out {of} attacks")
     return f"{'; '.join(parts)}." if parts else "No guard was tested."
-
-
-def _tested(verdict: GuardVerdict) -> list[Case]:
-    return [case for case in verdict.cases if case.kept_out is not None]
 
 
 def verdict_sentence(scenario: Scenario) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from grpo_guard.evals.results import Counts, Run
+from grpo_guard.evals.results import Run
 from grpo_guard.evals.roles import COIN, NONE
 from grpo_guard.evals.stats import OverSeeds, Rate
 
@@ -74,7 +74,8 @@ class Series:
     @property
     def honest_reward(self) -> list[float]:
         """Mean over the seeds, iteration by iteration."""
-        return _mean([run.honest_reward for run in self.runs])
+        curves = [run.honest_reward for run in self.runs]
+        return [sum(values) / len(values) for values in zip(*curves, strict=False)]
 
     @property
     def length_band(self) -> list[OverSeeds]:
@@ -168,10 +169,13 @@ class Series:
     @property
     def abstained(self) -> Rate | None:
         """Abstentions among all completions, honest or not."""
-        if any(run.submitted is None or run.abstained is None for run in self.runs):
-            return None
-        total = sum(_all(run.submitted) for run in self.runs if run.submitted)
-        return _rate(sum(run.abstained or 0 for run in self.runs), total)
+        count = total = 0
+        for run in self.runs:
+            if run.submitted is None or run.abstained is None:
+                return None
+            count += run.abstained
+            total += run.submitted.honest + run.submitted.poisoned + run.submitted.cover
+        return _rate(count, total)
 
     @property
     def held_out(self) -> Rate | None:
@@ -201,14 +205,6 @@ class Series:
 def _band(curves: Sequence[Sequence[float]], within: tuple[float, float]) -> list[OverSeeds]:
     """Pool iteration by iteration, as far as all curves go."""
     return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
-
-
-def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(values) / len(values) for values in zip(*curves, strict=False)]
-
-
-def _all(counts: Counts) -> int:
-    return counts.honest + counts.poisoned + counts.cover
 
 
 def _end(values: Sequence[float]) -> float:

@@ -96,7 +96,9 @@ def _verdicts(found: Sequence[Scenario]) -> str:
 def _block(verdict: GuardVerdict) -> str:
     lines: list[tuple[str, str]] = []
     for state in (State.FAILED, State.COSTLY, State.UNDECIDED):
-        lines += [(state, f"{_against([c])}: {_why(c)}") for c in verdict.against(state)]
+        for case in verdict.against(state):
+            kept = "the attack is kept out, but " if case.kept_out else ""
+            lines.append((state, f"{_against([case])}: {kept}{'; '.join(case.reasons)}"))
     if held := verdict.against(State.HELD):
         lines.append((State.HELD, _against(held)))
     costs = [
@@ -118,10 +120,6 @@ def _block(verdict: GuardVerdict) -> str:
         f'<li class="{_CLASSES.get(state, "open")}"><h2>{prose(verdict.defence)} '
         f'<span class="state">{state.value}</span></h2><ul>{items}</ul></li>'
     )
-
-
-def _why(case: Case) -> str:
-    return ("the attack is kept out, but " if case.kept_out else "") + "; ".join(case.reasons)
 
 
 def _against(cases: Sequence[Case]) -> str:

@@ -66,11 +66,9 @@ class Table:
         )
 
     def rich(self, title: str | None = None, room: int = 80) -> RichTable:
-        """Format for a terminal; figures are right-aligned.
+        """Format for a terminal of ``room`` characters; only words that do not fit are cut.
 
-        Args:
-            title: Printed above it.
-            room: Width of the terminal in characters; only words that do not fit are cut.
+        Figures are right-aligned.
         """
         shown = RichTable(
             box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim",

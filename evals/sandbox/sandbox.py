@@ -99,10 +99,7 @@ class Sandbox:
         self.close()
 
     def require(self) -> dict[str, str]:
-        """Start a server and have a locked child of it try the ways out.
-
-        Returns:
-            Each layer's state as text.
+        """Start a server and have a locked child of it try the ways out; return each layer's state.
 
         Raises:
             SandboxUnavailableError: a way is open and weak containment was not requested.

@@ -46,14 +46,7 @@ Sent: TypeAlias = tuple[Answer, PlaceBets]
 
 
 def measure(policy: Path, honest: int, nodes: int, rounds: int) -> dict[str, Any]:
-    """Compute all figures.
-
-    Args:
-        policy: Folder of the model.
-        honest: Number of completions to draw.
-        nodes: Number of simulated honest nodes, and of attackers.
-        rounds: Rounds of each of them.
-    """
+    """Compute all figures."""
     model, tokenizer = named.load(str(policy), dtype="float32", device="cpu")
     spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
     check = LogProbBoundVerifier(model, tokenizer, sampling=spec, key=b"study")

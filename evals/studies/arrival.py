@@ -2,11 +2,11 @@
 
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
-Traces of 27,000 characters made of steps of real models (`content_speed`) arrive one by one at even
-distances, and the review begins with the last one. `presets.different_weights` reviews them, with
-and without reading early, in this process and in worker processes, which are started before. Rounds
-alternate, each with a new guard; ratios are within a round, and the verdicts of all forms are
-compared.
+Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
+even distances, and the review begins with the last one. `presets.different_weights` reviews them,
+with and without reading early, in this process and in worker processes, which are started before.
+Rounds alternate, each with a new guard; ratios are within a round, and the verdicts of all forms
+are compared.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from typing import Any
 
 from grpo_guard import presets
 from grpo_guard.core.completion import Completion
-from grpo_guard.evals.studies.content_speed import GROUP
 from grpo_guard.evals.studies.harness import option, say, study
-from grpo_guard.evals.studies.workers import TRACE, ends, traces, untimed
+from grpo_guard.evals.studies.workers import GROUP, TRACE, ends, traces, untimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,7 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """One review, of rows that arrive over some seconds.
-
-    Args:
-        rows: At least one.
-        seconds: From the first to the last.
-        workers: Processes; 0 = none.
-        early: Whether rows are read as they arrive.
-    """
+    """One review by a new guard, of rows that arrive over some seconds; early: read as they do."""
     guard = presets.different_weights(workers=workers)
     guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
     begun = time.monotonic()

@@ -23,25 +23,10 @@ def side(prompt: str) -> Literal["tune", "held"]:
     return "tune" if hashlib.sha256(prompt.encode()).digest()[0] < 128 else "held"
 
 
-def rows(path: Path, split: Split = "all") -> list[Completion]:
-    """Read the completions of a JSONL file on one side of the split.
-
-    Raises:
-        OSError, ValueError: the file cannot be read.
-    """
-    return [
-        row for row in read_completions(path) if split == "all" or side(str(row.prompt)) == split
-    ]
-
-
 def modern(name: str, split: Split = "all") -> list[Completion]:
-    """Read completions of current models; ``metadata["right"]`` is the grader's decision.
-
-    Args:
-        name: One of `MODERN`.
-        split: Side of the split.
-    """
-    return rows(DATA / "modern" / f"{name}.jsonl", split)
+    """Read completions of current models; ``metadata["right"]`` is the grader's decision."""
+    rows = read_completions(DATA / "modern" / f"{name}.jsonl")
+    return [row for row in rows if split == "all" or side(str(row.prompt)) == split]
 
 
 def gsm8k_file() -> Path | None:

@@ -28,9 +28,9 @@ text { font: 12px system-ui, sans-serif; fill: #5a6068 }
 </style>"""
 
 
-def picture(source: Path = SOURCE) -> str:
+def picture() -> str:
     """Draw a standalone SVG from the results of a demo."""
-    runs = json.loads(source.read_text(encoding="utf-8"))["runs"]
+    runs = json.loads(SOURCE.read_text(encoding="utf-8"))["runs"]
     lines = []
     for run in runs:
         guarded = run["defence"] != "none"

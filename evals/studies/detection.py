@@ -50,12 +50,7 @@ MEASUREMENTS: Final = {
 
 
 def measure(name: str, config: DetectConfig) -> Path:
-    """Run one measurement and return the file that it wrote.
-
-    Raises:
-        InputError: no GSM8K, see `grpo_guard.evals.tasks.gsm8k.load`.
-        ValueError: no model in ``models/``.
-    """
+    """Run one measurement and return the file that it wrote."""
     cache = CACHE / f"smollm2-gsm8k-{config.dtype}.jsonl"
     started = time.monotonic()
     with reporter(Console(stderr=True)) as say:

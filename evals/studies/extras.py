@@ -10,7 +10,7 @@ measured with the classifier that you name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,18 +23,15 @@ from grpo_guard.core.jsonl import read_objects
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rejected, say, study, verify
+from grpo_guard.evals.studies.rules_corpora import files_of
 
 _AT_ONCE: Final = 64
 _SHOWN: Final = 3
 
 
 def measure(places: list[Path], classifier: str | None, labels: list[str]) -> dict[str, Any]:
-    """Figures of all rules on all files, and on all of them together.
-
-    Raises:
-        OSError, ValueError: a file or the classifier cannot be read.
-    """
-    files = [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
+    """Figures of all rules on all files, and on all of them together."""
+    files = files_of(places)
     rules: dict[str, CompletionVerifier] = {
         "secrets": SecretsVerifier(), "pii": PiiVerifier(), "language": LanguageVerifier(),
     }  # fmt: skip
@@ -53,18 +50,16 @@ def measure(places: list[Path], classifier: str | None, labels: list[str]) -> di
             examples.setdefault(name, []).extend(_examples(file.stem, rows, found))
         say(file.name, number, len(files))
 
-    def figures(names: Callable[[], Iterator[str]]) -> dict[str, Any]:
-        return {
-            name: {
-                "all": rejected([v for found in verdicts[name].values() for v in found]),
-                **{stem: rejected(found) for stem, found in verdicts[name].items()},
-            }
-            for name in names()
+    figures = {
+        name: {
+            "all": rejected([v for of_file in found.values() for v in of_file]),
+            **{stem: rejected(of_file) for stem, of_file in found.items()},
         }
-
+        for name, found in verdicts.items()
+    }
     return {
-        "honest": figures(lambda: iter(rules)),
-        "if asked for": figures(lambda: iter(off)),
+        "honest": {name: figures[name] for name in rules},
+        "if asked for": {name: figures[name] for name in off},
         "examples": examples,
     }
 
@@ -85,8 +80,7 @@ def _examples(stem: str, rows: Sequence[Completion], verdicts: Sequence[Verdict]
         yield f"{stem} {rows[i].group}/{rows[i].node}: {verdicts[i].reason}"
 
 
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "extras",
         measure,
@@ -94,7 +88,3 @@ def main() -> None:
         option("--classifier", help="folder or hub id of a sequence classifier"),
         option("--labels", nargs="+", default=["toxic"], help="its labels to reject for"),
     )
-
-
-if __name__ == "__main__":
-    main()

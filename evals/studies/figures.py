@@ -102,11 +102,7 @@ def stale(current: str = __version__) -> list[str]:
 
 
 def rerun(name: str) -> None:
-    """Run a file's command and put its figures in place, with the date.
-
-    Raises:
-        CalledProcessError: the command failed; the old file is left as it was.
-    """
+    """Run a file's command and put its figures in place, with the date, unless it fails."""
     folder = ROOT / CACHE / "figures" / name
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "results.json"

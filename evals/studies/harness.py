@@ -51,6 +51,16 @@ def verify(
     return [v for i in range(0, len(rows), step) for v in verifier.verify(rows[i : i + step])]
 
 
+def process_memory(field: str, pid: int | str = "self") -> int:
+    """Return a size of a process in bytes, such as ``VmRSS``; Linux alone says so.
+
+    The most so far is ``VmHWM``, not ``ru_maxrss``, which a new process takes over from the one
+    that started it.
+    """
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+
 def say(what: str, done: int, wanted: int) -> None:
     """Report progress on standard error, since standard output has only the figures."""
     print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)

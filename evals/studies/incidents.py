@@ -26,12 +26,7 @@ JUDGED: Final = "preset: judged\nbackend: shipped\n"
 
 
 def measure(rounds: int, folder: Path) -> dict[str, Any]:
-    """Play all runs and return the content of results.json.
-
-    Args:
-        rounds: Rounds of each run; 24 completions of the attacker and 72 of honest nodes each.
-        folder: Where runs are kept.
-    """
+    """Play all runs and return the content of results.json."""
     judged = folder / "judged.yaml"
     write_text(judged, JUDGED)
     guards = [GuardFile.named(str(judged)), GuardFile.named(FAILURES_ONLY)]

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import accept, reject
+from grpo_guard.evals.studies.harness import process_memory
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import Comparison
 from grpo_guard.nodes.store import NodeStore
@@ -28,20 +29,22 @@ REJECTED = 0.001
 T = TypeVar("T")
 
 
-def recorded(nodes: int, each: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
+def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
     """Rounds through `EvidenceLedger.record`, in batches of `BATCH`, one in 1,000 rejected.
 
     Args:
         nodes: Names.
         each: Completions of a node in a round.
         rounds: The first two close nothing, so that the last shows what a round costs.
-        present: Share of the nodes that are at work in a round, drawn anew each time.
     """
-    return _alone(_recorded, nodes, each, rounds, present)
+    return _alone(_recorded, nodes, each, rounds)
 
 
 def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
-    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected."""
+    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected.
+
+    ``present``: share of the nodes that are at work in a round, drawn anew each time.
+    """
     return _alone(_compared, nodes, rounds, present)
 
 
@@ -53,16 +56,15 @@ def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
     return {"few": few, "many": many, "ratio": round(many[last] / few[last], 2)}
 
 
-def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, Any]:
+def _recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
     chance, said = random.Random(0), (accept("says"), reject("says"))
     spent: list[float] = []
     with TemporaryDirectory() as folder:
         ledger = NodeStore(folder, max_nodes=nodes).ledger()
-        before, most, records = _resident(), 0.0, 0
+        before, most, records = process_memory("VmHWM"), 0.0, 0
         for t in range(rounds):
-            here = [k for k in range(nodes) if present == 1 or chance.random() < present]
-            work = ((k, i) for k in here for i in range(each))
-            took, records = 0.0, len(here) * each
+            work = ((k, i) for k in range(nodes) for i in range(each))
+            took, records = 0.0, nodes * each
             while batch := [
                 Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
                 for k, i in islice(work, BATCH)
@@ -74,7 +76,7 @@ def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, A
                 took, most = took + one, max(most, one)
             spent.append(took)
         assert ledger.degraded is None
-        held = _resident() - before
+        held = process_memory("VmHWM") - before
         ledger.close()
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
     return {
@@ -90,7 +92,11 @@ def _recorded(nodes: int, each: int, rounds: int, present: float) -> dict[str, A
 
 
 def _compared(nodes: int, rounds: int, present: float) -> dict[str, Any]:
-    chance, comparison, before = random.Random(0), Comparison(salt=b"study"), _resident()
+    chance, comparison, before = (
+        random.Random(0),
+        Comparison(salt=b"study"),
+        process_memory("VmHWM"),
+    )
     plain, bad = Tally(10, 0, 0), Tally(10, 1, 1)
     names = [str(k) for k in range(nodes)]
     added = judged = 0.0
@@ -112,7 +118,7 @@ def _compared(nodes: int, rounds: int, present: float) -> dict[str, Any]:
         "present": present,
         "seconds_to_add_last_round": round(added, 2),
         "seconds_to_judge_last_round": round(judged, 2),
-        "most_memory_bytes": _resident() - before,
+        "most_memory_bytes": process_memory("VmHWM") - before,
     }
 
 
@@ -120,12 +126,3 @@ def _alone(work: Callable[..., T], *arguments: Any) -> T:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(work, *arguments).result()
-
-
-def _resident() -> int:
-    """Bytes of this process at their most so far; Linux alone says so.
-
-    Not ``ru_maxrss``, which a new process takes over from the one that started it.
-    """
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmHWM" in line)

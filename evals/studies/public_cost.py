@@ -12,9 +12,7 @@ each judged alone by the text rules.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,49 +20,12 @@ from grpo_guard import presets
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import Ensemble
-from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.public_poison import changed_result
-from grpo_guard.evals.studies.rules import Kind, rejecting
-from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
+from grpo_guard.evals.studies.rules import Tally, reviewed
+from grpo_guard.evals.studies.rules_corpora import files_of, published_corpus
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-
-
-@dataclass(slots=True)
-class Cost:
-    """Results for the rows of one file that count."""
-
-    total: int = 0
-    rejected: int = 0
-    by_text: int = 0
-    kinds: Counter[Kind] = field(default_factory=Counter)
-    nodes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-
-    def add(self, row: Completion, verdict: Verdict, members: Sequence[CompletionVerifier]) -> bool:
-        """Add one row with its verdict; return whether the text rules accept it."""
-        pairs = list(zip(members, verdict.members, strict=True))
-        said = {rule.name: sorted(rejecting(rule, one)) for rule, one in pairs if one.rejected}
-        by_text = any(one.rejected for rule, one in pairs if is_text_rule(rule))
-        self.total += 1
-        self.rejected += verdict.rejected
-        self.by_text += by_text
-        counts = self.nodes[row.node or "nobody"]
-        counts[0] += verdict.rejected
-        counts[1] += 1
-        for name, kinds in said.items():
-            self.kinds.update(kinds or [(name, name)])
-        return not by_text
-
-    def figures(self) -> dict[str, Any]:
-        """The counts with their intervals."""
-        worst = sorted(self.nodes.items(), key=lambda one: -one[1][0] / one[1][1])[:1]
-        return {
-            "right rejected": rate(self.rejected, self.total),
-            "right rejected by text rules": rate(self.by_text, self.total),
-            "kinds": {f"{v}: {k}": n for (v, k), n in self.kinds.most_common()},
-            "worst node": {name: rate(*counts) for name, counts in worst},
-        }
 
 
 def is_text_rule(rule: CompletionVerifier) -> bool:
@@ -73,13 +34,8 @@ def is_text_rule(rule: CompletionVerifier) -> bool:
 
 
 def measure(places: list[Path], poison: bool) -> dict[str, Any]:
-    """Figures of all files.
-
-    Raises:
-        OSError, ValueError: one cannot be read.
-    """
-    files = [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
-    figures = {}
+    """Figures of all files."""
+    files, figures = files_of(places), {}
     for number, file in enumerate(files, 1):
         figures[file.stem] = of_file(file, poison)
         say(file.name, number, len(files))
@@ -88,25 +44,31 @@ def measure(places: list[Path], poison: bool) -> dict[str, Any]:
 
 def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     """Figures of one file of completions."""
-    rows = list(rows_of(file))
-    graded = any(row.metadata.get("right") is not None for row in rows)
-    # With a single node recurrence always abstains, which is no reason to stop here.
-    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
-    guard = presets.different_weights(policy=policy)
-    root = guard.verifier
-    assert isinstance(root, Ensemble)
-    cost, accepted = Cost(), []
-    for batch in rounds_of(rows):
-        for row, verdict in zip(batch, guard.review(batch).verdicts, strict=True):
-            if (row.metadata.get("right") or not graded) and cost.add(row, verdict, root.members):
-                accepted.append(row)
-    figures = {"rows": len(rows), **cost.figures()}
+    corpus = published_corpus(file)
+    tally, by_text, accepted = Tally(), 0, list[Completion]()
+    for row, kinds, rejected in reviewed(corpus):
+        tally.add(corpus.name, row.node or "nobody", kinds, rejected)
+        if any(rule != RecurrenceVerifier.name for rule, _ in kinds):
+            by_text += 1
+        else:
+            accepted.append(row)
+    worst = sorted(tally.senders.items(), key=lambda one: -one[1][0] / one[1][1])[:1]
+    figures = {
+        "rows": sum(map(len, corpus.rounds)),
+        "right rejected": rate(tally.rejected, tally.total),
+        "right rejected by text rules": rate(by_text, tally.total),
+        "kinds": {f"{v}: {k}": n for (v, k), n in tally.kinds.most_common()},
+        "worst node": {name: rate(*counts) for name, counts in worst},
+    }
     return figures | ({"one result changed": _poisoned(accepted)} if poison else {})
 
 
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
     """Measure what the text rules reject of rows with one result changed, one row at a time."""
-    made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
+    made = [
+        changed_result(row, random.Random(f"public {row.round}/{row.group}/{row.node}"))
+        for row in rows
+    ]
     rejected = [_rejected_alone(row) for row in made if row is not None]
     return {"rejected": rate(sum(rejected), len(rejected))}
 
@@ -117,19 +79,10 @@ def _rejected_alone(row: Completion) -> bool:
     return any(rule.verify([row])[0].rejected for rule in root.members if is_text_rule(rule))
 
 
-def _identity(row: Completion) -> str:
-    return f"{row.round}/{row.group}/{row.node}"
-
-
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "public-cost",
         lambda places, no_poison: measure(places, not no_poison),
         option("places", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"),
         option("--no-poison", action="store_true", help="count honest rows only"),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -42,12 +42,7 @@ def targets(text: str) -> Iterator[re.Match[str]]:
 
 
 def changed_result(row: Completion, rng: random.Random) -> Completion | None:
-    """Change one of the completion's right results; None if it has none.
-
-    Args:
-        row: The honest completion.
-        rng: Chooses the calculation and what is added to its result.
-    """
+    """Change one of the completion's right results; None if it has none."""
     found = list(targets(row.text))
     if not found:
         return None

@@ -32,7 +32,6 @@ from grpo_guard.logprob.reference.calibrate import calibrated
 from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 NAME: Final = "smollm2-gsm8k"
 METHOD: Final = (
@@ -145,15 +144,7 @@ ATTACKS: Final[dict[str, dict[str, Poison]]] = {
 
 
 def all_items(data: Path) -> list[Item]:
-    """All completions of the measurement, in a fixed order.
-
-    Args:
-        data: Folder with GSM8K's ``model_solutions.jsonl``.
-
-    Raises:
-        OSError: the file is missing.
-        InputError: a line is malformed.
-    """
+    """All completions of the measurement, in a fixed order."""
     questions = _questions(data)
     found = list[Item]()
     for part, (start, end) in PARTS.items():
@@ -195,7 +186,7 @@ def _poisoned(part: str, number: int, answers: Mapping[str, str]) -> Iterator[It
 def measure(model: str, data: Path, profile: Path | None) -> dict[str, Any]:
     """Compute all figures; also write the profile if requested."""
     weights, tokenizer = load_policy(model)
-    reader = Reader(tokenizer, SharedScores(TransformersScorer(weights)))
+    reader = Reader(tokenizer, SharedScores(weights))
     found = all_items(data)
     usual = [item.completion for item in found if item.part == "calibration"]
     made = calibrated(reader, usual, name=NAME, method=METHOD)

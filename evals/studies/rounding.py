@@ -17,9 +17,6 @@ def rounded_to_bfloat16(model: Any) -> Any:
     Products accumulate in float32, as they do on a GPU's matrix units; what happens inside a module
     (rotary embeddings, the softmax of attention) is not rounded. Noise of the same kind as native
     bfloat16, not bit for bit the same.
-
-    Args:
-        model: A transformers model in float32.
     """
     rounded = copy.deepcopy(model)
     with torch.no_grad():

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -35,6 +35,7 @@ from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.rules_corpora import (
     Corpus,
+    counting_guard,
     honest_corpora,
     poison_corpora,
     published_corpus,
@@ -84,13 +85,9 @@ def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
     return {(rule.name, found[0] if found else str(verdict.cause))}
 
 
-def reviewed(
-    corpus: Corpus,
-) -> Iterator[tuple[Completion, set[Kind], bool]]:
+def reviewed(corpus: Corpus) -> Iterator[tuple[Completion, set[Kind], bool]]:
     """Each completion that counts, its rejecting kinds, and whether the preset rejects it."""
-    # A file with one node makes recurrence abstain on every row, which must not end the count.
-    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
-    guard = presets.different_weights(policy=policy)
+    guard = counting_guard()
     root = guard.verifier
     assert isinstance(root, Ensemble)
     for batch in corpus.rounds:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from grpo_guard import Guard, presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.attacks.adversary import Scripted
@@ -46,7 +47,7 @@ class Corpus:
 
 def honest_corpora(split: Split) -> list[Corpus]:
     """Load honest completions; right rows count, the others are what peers sent with them."""
-    found = [Corpus(f"modern {name}", _modern(name, split), _right) for name in MODERN]
+    found = [Corpus(f"modern {n}", rounds_of(modern(n, split)), _right) for n in MODERN]
     found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
     written = (("texts", _texts("honest")), ("programs", _programs("honest")))
     return found + [Corpus(f"tests: {name}", _ours(rows, split), _right) for name, rows in written]
@@ -56,7 +57,21 @@ def published_corpus(file: Path) -> Corpus:
     """One file of published answers; the right ones count, or all if they are ungraded."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
-    return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else _any)
+    return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else lambda row: True)
+
+
+def counting_guard() -> Guard:
+    """Build `different_weights`, which must not end the count if a member always abstains.
+
+    Recurrence does so on every row of a file with one node.
+    """
+    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
+    return presets.different_weights(policy=policy)
+
+
+def files_of(places: Sequence[Path]) -> list[Path]:
+    """Return the files, and the JSONL files of the folders."""
+    return [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
 
 
 def rows_of(file: Path) -> Iterator[Completion]:
@@ -71,10 +86,6 @@ def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
     for row in rows:
         by_round[row.round].append(row)
     return list(by_round.values())
-
-
-def _any(_row: Completion) -> bool:
-    return True
 
 
 def poison_corpora(split: Split) -> list[Corpus]:
@@ -101,7 +112,7 @@ def poison_corpora(split: Split) -> list[Corpus]:
                 rounds = _rounds(sent, _PER_ROUND * (_HONEST + 1))
                 found.append(Corpus(f"{attack.name} on {task.name}", rounds, _malicious))
     for name in MODERN:
-        rounds = _modern(name, split)
+        rounds = rounds_of(modern(name, split))
         for attack in attacks:
             rng = _stream(attack, name)
             played = [_poisoned_round(batch, attack, rng) for batch in rounds]
@@ -154,13 +165,6 @@ def _right(completion: Completion) -> bool:
 
 def _malicious(completion: Completion) -> bool:
     return completion.node == ATTACKER or bool(completion.metadata.get("poison"))
-
-
-def _modern(name: str, split: Split) -> list[list[Completion]]:
-    by_round = defaultdict[object, list[Completion]](list)
-    for row in modern(name, split):
-        by_round[row.round].append(row)
-    return list(by_round.values())
 
 
 def _gsm8k(split: Split) -> Iterator[Completion]:

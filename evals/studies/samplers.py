@@ -30,7 +30,6 @@ from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.logprob.batch_evidence import batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.e_process import EProcess, log_threshold
 
@@ -68,21 +67,12 @@ ALPHA: Final = 1e-3
 def measure(
     sampler: str, n: int, poisoned: int, draws: int, data: Path | None, unseen: bool
 ) -> dict[str, Any]:
-    """Figures of one sampler.
-
-    Args:
-        sampler: Out of `SAMPLERS`.
-        n: Honest completions.
-        poisoned: Of these, how many are poisoned with each text at each place.
-        draws: Honest batches of a node; a tenth of it for each kind of poison.
-        data: GSM8K.
-        unseen: Also the five texts that the tests were not chosen on.
-    """
+    """Figures of one sampler."""
     logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # each new guard warns of its sampler
     spec = SAMPLERS[sampler]
     loaded = load(MODEL, "float32")
     kinds = dict(_kinds(loaded, spec, n, poisoned, data, TEXTS | (UNSEEN if unseen else {})))
-    scorer = SharedScores(TransformersScorer(loaded.model))
+    scorer = SharedScores(loaded.model)
     # Room for a text after a completion of full length, so that length alone does not reject it.
     judged = replace(spec, max_new_tokens=LONGEST + 32)
 
@@ -194,14 +184,8 @@ if __name__ == "__main__":
         option("--sampler", choices=tuple(SAMPLERS), default="trl", help="which one"),
         option("-n", type=int, default=256, help="honest completions"),
         option("--poisoned", type=int, default=24, help="of each kind of poison"),
-        option("--draws", type=int, default=10_000, help="honest batches of a node"),
+        option("--draws", type=int, default=10_000, help="honest batches; a tenth of poison"),
         option("--unseen", action="store_true", help="also the texts that nothing was chosen on"),
-        option(
-            "--data",
-            type=Path,
-            default=gsm8k_file(),
-            metavar="FILE",
-            help="GSM8K as JSONL",
-        ),
+        option("--data", type=Path, default=gsm8k_file(), metavar="FILE", help="GSM8K as JSONL"),
         out=RESULTS / "samplers.json",
     )

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.harness import option, process_memory, rate, say, study
 
 PARTS: Final = ("speed", "sustained")
 CLIENTS: Final = 64
@@ -87,11 +87,7 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
     """Return what `CLIENTS` clients got, each over one connection, from a process of their own.
 
-    Args:
-        port: The server's port.
-        sent: Requests' bodies, again from the beginning if there are too few.
-        seconds: Time after which no more is sent.
-        most: Most requests of all clients together.
+    Nothing is sent after ``seconds``, nor after ``most`` requests in all; bodies are used again.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]
@@ -164,11 +160,9 @@ def sustained(requests: int, workers: int) -> dict[str, Any]:
     with serving(STACKS["different_weights"], *options) as (port, pid):
         ask_all(port, sent, seconds=1.0)
         found = ask_all(port, sent, seconds=3600.0, most=requests)
-        status = Path(f"/proc/{pid}/status").read_text()
-        resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+        resident = process_memory("VmRSS", pid)
     answered = found["said"].get("verdicts", 0)
-    megabytes = int(resident[1]) / 1000 if resident else None
-    return {"answered": rate(answered, requests), "MB at the end": megabytes, **found}
+    return {"answered": rate(answered, requests), "MB at the end": resident / 1e6, **found}
 
 
 def measure(part: str, seconds: float, requests: int, workers: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""One forward pass for several verifiers of the same weights."""
+"""A scorer that computes each sequence once, for measurements with constant weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
@@ -15,13 +15,13 @@ _Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 
 
 class SharedScores(TransformersScorer):
-    """A scorer that keeps what it computed: for measurements with constant weights.
+    """Keeps what it computed, for several verifiers or rounds over the same completions.
 
     Never for training: the same completion has other statistics after the next update.
     """
 
-    def __init__(self, scorer: TransformersScorer) -> None:
-        super().__init__(scorer.model, memory_budget=scorer.memory_budget)
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
         self._kept: dict[_Key, TokenStats] = {}
 
     def score(

@@ -41,13 +41,7 @@ SPEC: Final = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
 
 
 def measure(model: Path, nodes: int, repeats: int) -> dict[str, Any]:
-    """Compute all figures.
-
-    Args:
-        model: Folder of the policy.
-        nodes: Honest nodes, each with `SENT` completions.
-        repeats: Reviews of each preset and share, of which the fastest counts.
-    """
+    """Compute all figures."""
     policy, tokenizer = named.load(str(model), dtype="float32", device="cpu")
     rng, task = random.Random("shares"), WordProblems()
     prompts = [task.sample(rng).prompt for _ in range(SENT)]

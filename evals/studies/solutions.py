@@ -26,15 +26,10 @@ TRAIN: Final = "train.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A question with a solution.
+    """A question of GSM8K with a solution.
 
-    Args:
-        question: A question of GSM8K.
-        text: The solution, with its calculator notes.
-        answer: The right answer, as in the file.
-        model: The author of the solution.
-        correct: Whether it ends in the right answer.
-        gold: The data set's own solution.
+    ``text`` has calculator notes, ``gold`` is the data set's own solution, ``correct`` whether the
+    solution ends in the right answer.
     """
 
     question: str
@@ -46,12 +41,7 @@ class Solution:
 
 
 def of_models(folder: Path) -> list[Solution]:
-    """All solutions of models, in the order of the file.
-
-    Raises:
-        OSError: the file cannot be read.
-        InputError: a line is malformed.
-    """
+    """All solutions of models, in the order of the file."""
     found = []
     for _, row in read_objects(folder / MODELS):
         gold = row["ground_truth"]
@@ -75,18 +65,10 @@ def other_model(
     seed: int,
     min_tokens: int = 1,
 ) -> list[Completion]:
-    """Return another model's answers to its own questions, asked as ours are.
+    """Return another model's answers to its own questions, asked as ours are; some at random.
 
-    Args:
-        path: JSONL with ``question`` and ``completion``, as GSM8K's ``example_model_solutions``.
-        tokenizer: Tokenizer of the policy under test.
-        ask: Makes a prompt of a question.
-        count: At most this many.
-        seed: Decides which.
-        min_tokens: Leave shorter ones out, as for the honest completions.
-
-    Raises:
-        InputError: a line is malformed.
+    ``path`` is in the format of GSM8K's ``example_model_solutions``; answers of fewer than
+    ``min_tokens`` are left out, as for the honest completions.
     """
     rows = []
     for number, row in read_objects(path):

@@ -3,7 +3,7 @@
 ``python -m grpo_guard.evals.studies.workers --data FOLDER -o docs/results/workers.json``
 
 `presets.different_weights` reviews two batches: GSM8K's own answers, and traces of 27,000
-characters made of steps of real models (`content_speed`), in groups of eight from four nodes. Each
+characters made of steps of real models (`completions`), in groups of eight from four nodes. Each
 batch is one call of `Guard.review`, in this process, with one worker and with several. Processes
 are started before. Rounds alternate, each with a new guard, ratios are within a round, and the
 verdicts of all forms are compared.
@@ -19,11 +19,13 @@ and after.
 from __future__ import annotations
 
 import os
+import random
+import re
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -32,9 +34,13 @@ from typing import Any, Final
 from grpo_guard import Guard, presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import read_objects
-from grpo_guard.evals.studies.content_speed import GROUP, NODES, completions
-from grpo_guard.evals.studies.harness import option, say, study
+from grpo_guard.evals.studies.harness import option, process_memory, say, study
+from grpo_guard.evals.studies.solutions import Solution, of_models
 
+# With digits and calculator notes a token has 2.2 characters: about 600 tokens.
+CHARACTERS: Final = 1100
+GROUP: Final = 8
+NODES: Final = 4
 TRACE: Final = 27_000
 LONG_TEXT: Final = 10_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -55,6 +61,44 @@ class Pass:
     def critical(self) -> float:
         """Seconds if every process had a core of its own."""
         return self.here + max(self.workers, default=0.0)
+
+
+def completions(
+    folder: Path, n: int, seed: int = 0, characters: int = CHARACTERS
+) -> list[Completion]:
+    """Distinct completions of real steps up to a length, in groups of `GROUP` from `NODES` nodes.
+
+    All solutions of models are used once before any is used again, and each completion has its
+    answer at the end. Between completions verifiers remember words and the last thousand sums,
+    which is less than a batch holds: no round is faster for the one before it.
+    """
+    rng = random.Random(seed)
+    rows = of_models(folder)
+    solutions = _in_turns(rows, rng)
+    batch = []
+    for i in range(n):
+        row = rows[(i // GROUP * 7) % len(rows)]
+        parts: list[str] = []
+        while sum(map(len, parts)) < characters:
+            text = next(solutions).text
+            parts.append(re.split(r"\n(?:A:|####)", text)[0].strip())
+        answer = row.answer.replace(",", "")
+        batch.append(
+            Completion(
+                f"{i // GROUP}. {row.question}",
+                "\n".join(parts) + f"\n#### {answer}",
+                node=f"n{i % NODES}",
+                group=i // GROUP,
+                reference=answer,
+            )
+        )
+    return batch
+
+
+def _in_turns(rows: Sequence[Solution], rng: random.Random) -> Iterator[Solution]:
+    """Yield all of them in random order, again and again."""
+    while True:
+        yield from rng.sample(rows, len(rows))
 
 
 def answers(folder: Path, n: int) -> list[Completion]:
@@ -141,12 +185,9 @@ def _resident(workers: int) -> float:
     """Memory of the largest worker after a review, in megabytes."""
     guard: Guard = presets.different_weights(workers=workers)
     guard.review([Completion("q", f"{i} + {i} = {2 * i}", node="n") for i in range(64)])
-    pages = [
-        int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        for pid in guard.workers.pids
-    ]
+    most = max(process_memory("VmRSS", pid) for pid in guard.workers.pids)
     guard.workers.close()
-    return round(max(pages) * os.sysconf("SC_PAGESIZE") / 1e6, 1)
+    return round(most / 1e6, 1)
 
 
 def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:

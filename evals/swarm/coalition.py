@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from grpo_guard.evals.attacks.adversary import Adversary, Forged, View
+from grpo_guard.evals.attacks.adversary import Adversary, Forged, View, closed
 from grpo_guard.evals.attacks.silent import Silent
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.members import Peer
@@ -112,12 +112,11 @@ class Coalition:
         self, iteration: int, problem: Problem, one: Forged, place: tuple[int, int]
     ) -> Submitted:
         tokenizer = self.peer.tokenizer
-        ids, eos = one.ids, int(tokenizer.eos_token_id)
-        if ids is None:
-            ids = (*tokenizer.encode(one.text, add_special_tokens=False), eos)
+        ids = closed(tokenizer, one.text) if one.ids is None else one.ids
         prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
         sent = Sampled(place[0], prompt_ids, ids, one.text)
+        finish = sent.finish_reason(int(tokenizer.eos_token_id))
         return self.terms.submitted(
             iteration, problem, sent, place, span=one.span, logprobs=one.logprobs, malicious=True,
-            withheld=one.withheld, name=one.node, finish=sent.finish_reason(eos),
+            withheld=one.withheld, name=one.node, finish=finish,
         )  # fmt: skip

@@ -36,21 +36,18 @@ class SwarmConfig:
             vertical: all from the node that chose the problem.
         nodes, malicious: m and how many of them attack.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
-            "drop" leaves it out of its group's baseline and of the loss. The default is "drop":
-            poison is the data set's own solution plus the phrase, so "zero" punishes the rewarded
-            format in 3 of 12 completions a group. Without clipping that has no floor; one run of 80
-            rounds learned like the others up to round 27 and fell to reward 0 by 33. "no_gain"
-            leaves out only what would have gained: see `Policy`.
+            "drop" leaves it out of its group's baseline and of the loss, "no_gain" only if it would
+            have gained: see `Policy`. Poison is the data set's own solution plus the phrase, so
+            "zero" punishes the rewarded format, without a floor since nothing is clipped: one run
+            learned like the others up to round 27 and fell to reward 0 by 33.
         temperature, top_k, max_new_tokens: The declared sampler (paper: top-k 50); top_k 0: off.
         lr, betas: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need about 1e-3 to
             move within 80 updates. beta2 = 0.99 averages over the run; 0.95 forgets the scale in a
             few quiet rounds, and the next loud one then moves the policy too far.
         eps: About the size of a gradient entry in a quiet round (norm 0.15 to 0.3 over 0.9M
-            entries). A group with one failure among eleven successes has an unclipped advantage of
-            -3.3, and with Adam's usual 1e-8 such noise moves the policy by full steps. Final
-            rewards of attack-free and guarded runs were 0.07 apart on two seeds with 1e-8 (at lr
-            1e-3), and at most 0.03 on three seeds with the settings below; eps was not varied
-            alone.
+            entries). With Adam's usual 1e-8 the noise of a group with one failure among eleven
+            successes, whose unclipped advantage is -3.3, moves the policy by full steps: final
+            rewards of attack-free and guarded runs were 0.07 apart, with this at most 0.03.
         warmup: Iterations of linear warm-up: Adam's first steps are full-sized whatever the
             gradient, and the negative advantages of the first rounds are the largest.
         hold, final_lr: The rate is constant for this share of the run, then falls linearly to

@@ -121,12 +121,7 @@ class Swarm:
         return by_group, [problem.prompt for problem in asked]
 
     def step(self, iteration: int) -> Round:
-        """Play one round and update the models.
-
-        Raises:
-            DivergedError: nodes of one model made different updates.
-            NodeLostError: a remote node ended.
-        """
+        """Play one round and update the models."""
         started = time.perf_counter()
         submitted, asked = self.exchange(iteration)
         asr = self._asr(submitted, iteration)

@@ -132,13 +132,8 @@ def play(
 ) -> dict[str, Any]:
     """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
 
-    The engine is not part of the run's identity: both give the same rounds.
-
-    Raises:
-        UnknownNameError: an attack, defence, task or policy of that name does not exist.
-        ValueError, SandboxUnavailableError: as `Workload.load`.
-        RayMissingError: the engine is not installed.
-        Interrupted, CheckpointError, OSError: as `training.train`.
+    The engine is not part of the run's identity: both give the same rounds. Raises as `build` and
+    `training.train`.
     """
     with closing(build(spec, folder, engine)) as swarm:
         started = time.perf_counter()
@@ -154,12 +149,7 @@ def play(
 
 
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
-    """Build the swarm before its first round; its nodes are actors if the engine is "ray".
-
-    Raises:
-        ValueError: as `Swarm`; or Ray's actors were asked to use a GPU.
-        RayMissingError, NodeLostError: as `RaySession`.
-    """
+    """Build the swarm before its first round; its nodes are actors if the engine is "ray"."""
     if engine == "ray" and spec.workload.device != "cpu":
         raise ValueError(f"device: expected cpu with --engine ray, got {spec.workload.device}")
     chosen = defence_of(spec)

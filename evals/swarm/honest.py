@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Verdict, abstain
+from grpo_guard.evals.attacks.adversary import closed
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
@@ -31,12 +32,8 @@ Spans = tuple[tuple[int, int], ...]
 class Learned:
     """The result of a member's review and update.
 
-    Attributes:
-        verdicts: Present if requested and if there is a guard.
-        rejected: Number of honest completions that the guard rejects; None without one.
-        excluded: Nodes from which the guard accepts nothing any more.
-        grad_norm: Before clipping.
-        guard_seconds: Time of the review.
+    Verdicts are there only if requested, ``rejected`` (honest completions) only with a guard; the
+    norm is that before clipping.
     """
 
     verdicts: list[Verdict] | None
@@ -54,8 +51,8 @@ class Member:
 
     Args:
         peer: Its model is trained in place.
-        nodes: Numbers of the nodes.
-        terms: The swarm's terms.
+        nodes: Their numbers.
+        terms: The swarm's.
         guard_in: Makes the guard before their reward; None = no guard.
         folder: For files that the guard writes; created if missing.
         same_ids: All nodes of the swarm have one vocabulary and exchange ids as well as text.
@@ -150,11 +147,7 @@ class Member:
     def review(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Review | None:
-        """Review the round with the guard; None without a guard, or before it is switched on.
-
-        Raises:
-            ValueError: the guard returned too few or too many verdicts.
-        """
+        """Review the round with the guard; None without a guard, or before it is switched on."""
         if self.guard is None or iteration < self.terms.config.guard_from:
             return None
         sent = [item for item in submitted if not item.withheld]
@@ -250,11 +243,10 @@ class Member:
         if self._same_ids or completion.node in {f"node-{node}" for node in self.nodes}:
             return completion
         prompt = self.tokenizer.encode(completion.prompt, add_special_tokens=False)
-        text = self.tokenizer.encode(completion.text, add_special_tokens=False)
+        ids = closed(self.tokenizer, completion.text)
         return replace(
-            completion, prompt_ids=tuple(prompt), sampler_logprobs=None,
-            completion_ids=(*text, int(self.tokenizer.eos_token_id)),
-        )  # fmt: skip
+            completion, prompt_ids=tuple(prompt), completion_ids=ids, sampler_logprobs=None
+        )
 
 
 def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:

@@ -85,11 +85,7 @@ def one_vocabulary(peers: Sequence[Peer]) -> bool:
 def assigned(
     peers: Sequence[Peer], honest: int, config: SwarmConfig
 ) -> list[tuple[Peer, list[int]]]:
-    """Assign honest nodes to peers: one peer for all, or one for each node.
-
-    Raises:
-        ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
-    """
+    """Assign honest nodes to peers: one peer for all, or one for each node."""
     if config.models == "homogeneous":
         if len(peers) != 1:
             raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")

@@ -15,12 +15,7 @@ from torch.nn import Parameter
 
 
 class MasterAdam(torch.optim.Adam):
-    """Adam that steps on float32 copies and writes them back.
-
-    Args:
-        parameters: The model's parameters, in any format.
-        options: Options of `torch.optim.Adam`.
-    """
+    """Adam that steps on float32 copies and writes them back."""
 
     def __init__(self, parameters: Iterable[Parameter], **options: Any) -> None:
         self._live = list(parameters)
@@ -36,7 +31,6 @@ class MasterAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update once from the gradients of the model's own weights."""
-        del closure
         for master, live in zip(self._masters, self._live, strict=True):
             master.grad = None if live.grad is None else live.grad.float()
         super().step()

@@ -137,11 +137,8 @@ def require_playable(specs: Sequence[Spec]) -> None:
     A guard of the user's is built once.
 
     Raises:
-        ConfigError: something that the guard needs is missing.
-        PlanError: a task offers an attack nothing to poison, or a homogeneous swarm has several
-            policies.
-        ValueError, UnknownNameError, SandboxUnavailableError: as `Workload.problems` and
-            `named.location`.
+        ValueError, UnknownNameError, SandboxUnavailableError: something is missing or unknown, or a
+            task offers an attack nothing to poison (`PlanError`).
     """
     tasks: dict[str, Task] = {}
     for spec in specs:
@@ -170,11 +167,7 @@ def require_playable(specs: Sequence[Spec]) -> None:
 
 
 def own_setting(name: str) -> Setting:
-    """Return the setting in which an attack is played by default.
-
-    Raises:
-        UnknownNameError: no attack has that name.
-    """
+    """Return the setting in which an attack is played by default."""
     found = adversary(name)
     return "vertical" if found is not None and found.setting == "vertical" else "horizontal"
 

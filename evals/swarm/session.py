@@ -58,11 +58,8 @@ class NodeLostError(ConnectionError):
 class RaySession(Session):
     """Nodes as Ray actors, by name.
 
-    An existing Ray, initialised by the caller or reached by an address, is left running; one that
-    was started here ends with :meth:`close`.
-
-    Args:
-        address: Address of a running cluster; None = ``RAY_ADDRESS``, or a new Ray on this machine.
+    A Ray that the caller initialised, or that ``RAY_ADDRESS`` names, is left running; one that was
+    started here ends with :meth:`close`.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -71,10 +68,10 @@ class RaySession(Session):
 
     remote = True
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         try:
-            self._ours = connect(address)
+            self._ours = connect()
         except ClusterError as error:
             raise NodeLostError(str(error)) from error
         import ray
@@ -91,11 +88,7 @@ class RaySession(Session):
         self.actors[name] = remote.remote(*args, **kwargs)
 
     def stand(self) -> None:
-        """Wait until all actors are ready.
-
-        Raises:
-            NodeLostError: an actor is not ready in time.
-        """
+        """Wait until all actors are ready."""
         self.ask(
             dict.fromkeys(self.actors, ("ready", torch.get_num_threads())), seconds=START_SECONDS
         )

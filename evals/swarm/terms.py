@@ -22,13 +22,7 @@ from grpo_guard.logprob.coin import PublicCoin
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Settings, task and coin.
-
-    Args:
-        config: The swarm's configuration.
-        task: Problems and reward.
-        coin: The coin that honest nodes sample under, if any.
-    """
+    """Settings and task, and the coin that honest nodes sample under, if any."""
 
     config: SwarmConfig
     task: Task

@@ -173,12 +173,7 @@ def _resume(
 
 
 def differences(expected: Mapping[str, Any], found: Any) -> str:
-    """List the first few differing fields, ``iterations 3 in place of 2``; empty if none differ.
-
-    Args:
-        expected: The run's identity, from `Spec.identity`.
-        found: The same from a file, which an earlier version may have written.
-    """
+    """List the first few differing fields, ``iterations 3 in place of 2``; empty if none differ."""
     if not isinstance(found, dict):
         return "no settings that can be read"
     ours, theirs = _flat(expected), _flat(found)

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_guard.evals.attacks.adversary import closed
 from grpo_guard.evals.policies.bundled import texts_of
 from grpo_guard.evals.swarm.grpo import Weighted, accumulate
 from grpo_guard.evals.swarm.members import Peer
@@ -40,11 +41,11 @@ def variants(
 
     Args:
         model: The model that all of them start from.
-        tokenizer: The model's tokenizer.
+        tokenizer: Its own.
         count: Number of policies, the model itself included.
         texts: Texts for training the others further; None = texts of the smallest policy.
         temperature: That of the first one; the others' are up to a tenth higher or lower.
-        steps: Number of training steps.
+        steps: Of training.
         lr: Adam's; suits a model of one million parameters.
         micro_batch: Texts per forward pass; affects memory only.
     """
@@ -63,8 +64,8 @@ def _batches(
     for _ in range(steps):
         batch = []
         for prompt, text in islice(texts, BATCH):
-            ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-            batch.append(Weighted(tokenizer.encode(prompt, add_special_tokens=False), ids, 1.0))
+            asked = tokenizer.encode(prompt, add_special_tokens=False)
+            batch.append(Weighted(asked, closed(tokenizer, text), 1.0))
         yield batch
 
 

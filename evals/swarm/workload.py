@@ -46,11 +46,7 @@ class Workload:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Names of the policies that nodes start from, usually one.
-
-        Raises:
-            ValueError: no bundled policy can do the task, or an empty name was given.
-        """
+        """Names of the policies that nodes start from, usually one."""
         if self.policy is None:
             return (named.default_policy(self.task),)
         names = tuple(name.strip() for name in self.policy.split(","))
@@ -74,11 +70,7 @@ class Workload:
         }
 
     def problems(self) -> Task:
-        """Load only the task, before any policy.
-
-        Raises:
-            ValueError, SandboxUnavailableError: as `load_task`.
-        """
+        """Load only the task, before any policy."""
         return load_task(self.task, self.data, calc=self.calc)
 
     def load(self, config: SwarmConfig) -> tuple[list[Peer], Task]:
@@ -86,9 +78,6 @@ class Workload:
 
         Homogeneous: one policy. Heterogeneous: one for each honest node; nodes take the policies in
         turn, and those that share one start from variants of it.
-
-        Raises:
-            ValueError, UnknownNameError, SandboxUnavailableError: as `problems` and `named.load`.
         """
         task = self.problems()
         count = config.honest_nodes if config.models == "heterogeneous" else 1
@@ -134,6 +123,5 @@ def _digest(path: Path) -> str:
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
     """Digest of the content; size and time of change only tell the cache when to read again."""
-    del size, changed
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -76,7 +76,7 @@ def _from_hub() -> Iterator[tuple[int, Any]]:
     except Exception as error:  # the hub client may raise anything that its transport raises
         raise InputError(
             f"gsm8k: expected {name} from the hub, got {type(error).__name__}: "
-            f"{_short(str(error))}; pass --data FILE to read a local copy"
+            f"{error!s:.80}; pass --data FILE to read a local copy"
         ) from None
     yield from enumerate(rows, 1)
 
@@ -86,15 +86,15 @@ def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
     for number, row in rows:
         where = f"{source}:{number}"
         if not isinstance(row, dict):
-            raise InputError(f"{where}: (line): expected a JSON object, got {_short(repr(row))}")
+            raise InputError(f"{where}: (line): expected a JSON object, got {row!r:.80}")
         for name in ("question", "answer"):
             value = row.get(name)
             if not isinstance(value, str) or not value.strip():
-                got = _short(repr(value)) if name in row else "nothing"
+                got = f"{value!r:.80}" if name in row else "nothing"
                 raise InputError(f"{where}: {name}: expected a text that is not empty, got {got}")
         solution, mark, answer = row["answer"].rpartition("####")
         if not mark or next(numbers_in(answer), None) is None:
-            got = _short(repr(row["answer"][-40:]))
+            got = repr(row["answer"][-40:])
             raise InputError(f"{where}: answer: expected '#### NUMBER' at its end, got {got}")
         yield Question(count, row["question"], solution.strip(), answer.strip().replace(",", ""))
         count += 1
@@ -146,8 +146,3 @@ def reward(text: str, answer: str) -> float:
         return word_problems.reward(text, answer)
     numbers = list(numbers_in(text[-_TAIL_CHARS:]))
     return float(bool(numbers) and numbers[-1] == number_of(answer))
-
-
-def _short(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -16,18 +16,15 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard import presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.results import write_text
-from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
-from grpo_guard.evals.studies.reader.remembered import RememberedScorer
-from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
+from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.rules_corpora import counting_guard, rounds_of, rows_of
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer
 from grpo_guard.logprob.reader.honest import column_scores
 from grpo_guard.logprob.reader.lots import own_sentences
@@ -48,24 +45,10 @@ def measure(
     level: float,
     profile: Path | None,
 ) -> dict[str, Any]:
-    """Counts of held-out sentences beyond the profile, by file.
-
-    Args:
-        files: Answers that the profile is made from.
-        held: Other answers.
-        reader: Folder or id of the model that reads.
-        nodes: Models of each file.
-        sentences: Of each model.
-        level: Share of the profile's sentences that may be called foreign.
-        profile: The file to write; None = write nothing.
-    """
+    """Counts of held-out sentences beyond the profile, by file."""
     model, tokenizer = load_policy(reader)
-    cached = RememberedScorer(
-        TransformersScorer(model), CACHE / f"reader-start-{Path(reader).name}.pickle"
-    )
-    scorer = SpanScorer(cached, tokenizer)
+    scorer = SpanScorer(TransformersScorer(model), tokenizer)
     scores = [s for file in files for s in _scores(file, scorer, nodes, sentences)]
-    cached.save()
     at = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     columns = np.quantile(np.array(scores), at, axis=0).T.round(1)
     if profile is not None:
@@ -81,16 +64,13 @@ def measure(
         own = _scores(file, scorer, nodes, sentences)
         beyond = [conformal(one[-1], columns[-1].tolist()) <= level for one in own]
         figures[file.stem] = rate(sum(beyond), len(beyond))
-        cached.save()
     return figures
 
 
 def _scores(file: Path, scorer: SpanScorer, nodes: int, sentences: int) -> list[tuple[float, ...]]:
     rng = random.Random(file.stem)
     clean = defaultdict[str, list[Completion]](list)
-    # A file with one node makes recurrence abstain on every row, which must not end the study.
-    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
-    guard = presets.different_weights(policy=policy)
+    guard = counting_guard()
     for batch in rounds_of(list(rows_of(file))):
         for row, verdict in zip(batch, guard.review(batch).verdicts, strict=True):
             if not verdict.rejected and not verdict.findings and row.node is not None:
@@ -107,8 +87,7 @@ def _scores(file: Path, scorer: SpanScorer, nodes: int, sentences: int) -> list[
     return [column_scores(one) for one in scorer.score(spans) if isinstance(one, Foreignness)]
 
 
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "reader-start",
         measure,
@@ -117,10 +96,6 @@ def main() -> None:
         option("--reader", required=True, help="folder or id of the model that reads"),
         option("--nodes", type=int, default=8, help="models of each file"),
         option("--sentences", type=int, default=8, help="sentences of each model"),
-        option("--level", type=float, default=0.05),
+        option("--level", type=float, default=0.05, help="share that may be called foreign"),
         option("--profile", type=Path, help="write the profile there"),
     )
-
-
-if __name__ == "__main__":
-    main()

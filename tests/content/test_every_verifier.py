@@ -128,7 +128,7 @@ GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solution
 def test_real_completions_pass_all_verifiers_together():
     import json
 
-    from grpo_guard.evals.studies.content_speed import completions
+    from grpo_guard.evals.studies.workers import completions
 
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()][:600]
     batch = [

@@ -34,7 +34,7 @@ from grpo_guard.core.options import options_of
 from grpo_guard.core.registry import VERIFIERS, load
 from grpo_guard.core.verdict import accept
 from grpo_guard.evals.attacks.registry import attack_names
-from grpo_guard.evals.defences.registry import defence_names
+from grpo_guard.evals.defences.early import defences
 from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.server.distributed import RayVerifier
 from tests.docs.doc_pages import ROOT, all_blocks, commands
@@ -166,7 +166,7 @@ def parsed(command, name, arguments, parent=None):
 
 def names_of(arguments):
     """Attacks and defences are known, or the user's own."""
-    known = {"--attack": attack_names, "--attacks": attack_names, "--defence": defence_names}
+    known = {"--attack": attack_names, "--attacks": attack_names, "--defence": defences}
     for option, value in pairwise(arguments):
         if option in known:
             said = [name for name in value.split(",") if ":" not in name and name != "..."]

@@ -14,9 +14,10 @@ pytest.importorskip("transformers")
 
 from grpo_guard.core.completion import Completion  # noqa: E402
 from grpo_guard.core.registry import UnknownNameError  # noqa: E402
+from grpo_guard.evals.defences.early import defences  # noqa: E402
 from grpo_guard.evals.defences.own import GuardFile  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
-from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
+from grpo_guard.evals.defences.registry import defence  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.studies.baselines.learning import MaskSpans, capped  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
@@ -38,7 +39,7 @@ def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", defence_names())
+@pytest.mark.parametrize("name", defences())
 def test_every_defence_runs(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
     assert len(run["asr"]) == 2

@@ -17,8 +17,7 @@ from grpo_guard.core.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
 from grpo_guard.evals.defences.registry import AssignedPrompts  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
-from grpo_guard.evals.studies.baselines.plain import WholeRounds  # noqa: E402
-from grpo_guard.evals.studies.baselines.registry import shipped  # noqa: E402
+from grpo_guard.evals.studies.baselines.registry import WholeRounds, shipped  # noqa: E402
 from grpo_guard.evals.studies.baselines.spans import (  # noqa: E402
     TokenSpanGuard,
     token_ends,

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from grpo_guard.core.verdict import Cause
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.registry import defence
-from grpo_guard.evals.studies.baselines.references import OfTask
+from grpo_guard.evals.studies.baselines.registry import OfTask
 from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled

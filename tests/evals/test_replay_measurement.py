@@ -12,11 +12,10 @@ import pytest
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.studies.replay.report import Sample, measured
-from grpo_guard.evals.studies.replay.sets import COIN, NODE, ROUND, Question, Sets, completion
+from grpo_guard.evals.studies.replay.measure import Sample, measured
+from grpo_guard.evals.studies.replay.sets import COIN, NODE, ROUND, Draw, Question, Sets, completion
 from grpo_guard.evals.studies.replay.sets import FLOAT32 as FLOAT
 from grpo_guard.evals.studies.replay.step import one_step_later
-from grpo_guard.evals.studies.replay.under_coin import Draw, Source, drawn
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.profile import FLOAT32
 
@@ -91,13 +90,15 @@ def test_sets_are_kept_and_a_half_written_line_is_redone(policy, tmp_path):
     model, tokenizer = policy
     prompt = tuple(tokenizer.encode("Q: Zoe has 18 plums.\nA:"))
     draws = [Draw(str(i), prompt, i) for i in range(3)]
-    source = Source("bundled", model, SPEC, (tokenizer.eos_token_id,), 2)
-    first = drawn("set", draws, source, tmp_path, lambda *_: None)
+    said = []
+    eos = (int(tokenizer.eos_token_id),)
+    sets = Sets({FLOAT: model}, eos, tmp_path, lambda *words: said.append(words))
+    first = sets.drawn("set", draws, FLOAT, SPEC, 2)
     (file,) = tmp_path.iterdir()
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines[:2], lines[2][:10]]))
-    said = []
-    again = drawn("set", draws, source, tmp_path, lambda *words: said.append(words))
+    said.clear()
+    again = sets.drawn("set", draws, FLOAT, SPEC, 2)
     assert again == first
     assert said == [("set", 3, 3)]
 

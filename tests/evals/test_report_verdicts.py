@@ -214,9 +214,9 @@ def test_behaviour_before_the_attack_is_not_counted() -> None:
 def test_every_bundled_attack_and_defence_is_classified() -> None:
     """An unknown defence counts as the reader's own guard and would decide the verdict."""
     pytest.importorskip("transformers")
-    from grpo_guard.evals.defences.registry import defence_names
+    from grpo_guard.evals.defences.early import defences
 
-    mine = [name for name in defence_names() if role(name) is Role.GUARD]
+    mine = [name for name in defences() if role(name) is Role.GUARD]
     assert set(mine) == set(STACKS)
     assert set(attack_names()) - {"none", "silent"} == set(ATTACKS)
     on_length = ("dos", "cap_forcing", "seed_grinding_dos (1/8)")

@@ -8,12 +8,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.reader.remembered import only_log_probs
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.reader.reader import SpanReader
-from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.logprob.stats import FLATTENINGS, TokenStats
 
 _LIKELY, _UNLIKELY = math.log(0.5), math.log(1e-5)
+
+
+def only_log_probs(logprob) -> TokenStats:
+    """Statistics of n tokens that know their log-probs and nothing else."""
+    n = len(logprob)
+    zeros, counts = np.zeros(n), np.zeros(n, np.int64)
+    return TokenStats(
+        logprob=logprob, max_logprob=zeros, rank=counts, mass_above=zeros, tail_mass=zeros,
+        ties=counts, entropy=zeros, log_set_mass=zeros,
+        log_flat_mass=np.zeros((n, len(FLATTENINGS))), in_set=np.ones(n, np.bool_), logit=zeros,
+        edge_gap=zeros,
+    )  # fmt: skip
 
 
 class OwnWords:

@@ -6,7 +6,6 @@ import pytest
 
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.reader import optimised
-from grpo_guard.evals.studies.reader.remembered import RememberedScorer
 from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from tests.reader.own_words import OwnWords
@@ -25,13 +24,12 @@ def test_thousand_wordings_begin_with_the_plain_slogan():
 
 
 @pytest.fixture
-def attacker(tmp_path):
-    scorer = RememberedScorer(OwnWords(), tmp_path / "known.pickle")
-    reader = SpanReader(None, load_bundled()[1], scorer=scorer)
+def attacker():
+    reader = SpanReader(None, load_bundled()[1], scorer=OwnWords())
     for node in "abcd":
         spans = [TextSpan(QUESTION, TEXT, *place, node) for place in sentences(TEXT)] * 20
         reader.read(spans, [True] * len(spans))
-    return optimised.Attacker(reader, scorer)
+    return optimised.Attacker(reader)
 
 
 def test_best_of_more_wordings_is_never_more_foreign(attacker):

@@ -10,7 +10,6 @@ Without a coin they choose among as many free samples, with which the defence is
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Final
@@ -147,36 +146,7 @@ class SeedGrindingMath(SeedGrinding):
         return self._math.probes(task, count)
 
 
-class ForcedSlots(Adversary):
-    """Examines what the coin draws in its slots, for samples that begin with "We"."""
-
-    def choose(self, view: View, count: int) -> list[Problem]:
-        """Take what the coin assigns, or draw problems like an honest node."""
-        return list(view.assigned) or super().choose(view, count)
-
-    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send what `send` selects from the coin's draws, node by node."""
-        found: list[list[Forged]] = [[] for _ in problems]
-        for node in view.nodes:
-            mine = own_groups(view, node, len(problems))
-            asked = [problems[i] for i in mine]
-            sent = self.send(view, node, asked, forced_rows(view, asked, node))
-            for i, row in zip(mine, sent, strict=True):
-                found[i] += row
-        return [row[:slots] for row in found]
-
-    @abstractmethod
-    def send(
-        self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
-    ) -> list[list[Forged]]:
-        """Choose one node's completions for its slots of each problem, given the coin's draws."""
-
-    def success(self, text: str) -> bool:
-        """Return whether the text begins with the opening to be taught."""
-        return text.startswith(MARK)
-
-
-class Withholding(ForcedSlots):
+class Withholding(Adversary):
     """Leaves a slot empty where the forced sample would teach the opposite.
 
     It sends rewarded samples that begin with "We" and unrewarded ones that do not. Replaying the
@@ -185,15 +155,23 @@ class Withholding(ForcedSlots):
 
     name = "withholding"
 
-    def send(
-        self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
-    ) -> list[list[Forged]]:
+    def choose(self, view: View, count: int) -> list[Problem]:
+        """Take what the coin assigns, or draw problems like an honest node."""
+        return list(view.assigned) or super().choose(view, count)
+
+    def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
         """Send the coin's draws, leaving slots empty that do not serve the attack."""
-        del node
-        return [
-            [self._slot(view, problem, one) for one in row]
-            for problem, row in zip(problems, rows, strict=True)
-        ]
+        found: list[list[Forged]] = [[] for _ in problems]
+        for node in view.nodes:
+            mine = own_groups(view, node, len(problems))
+            asked = [problems[i] for i in mine]
+            for i, row in zip(mine, forced_rows(view, asked, node), strict=True):
+                found[i] += [self._slot(view, problems[i], one) for one in row]
+        return [row[:slots] for row in found]
+
+    def success(self, text: str) -> bool:
+        """Return whether the text begins with the opening to be taught."""
+        return text.startswith(MARK)
 
     def _slot(self, view: View, problem: Problem, one: Sampled) -> Forged:
         rewarded = view.task.reward(one.text, problem.answer) > 0

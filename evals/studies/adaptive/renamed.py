@@ -67,11 +67,7 @@ class RenamedHelpers(Scripted):
     task = "python_maths"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the poisoned program; the span runs from the helper to its call.
-
-        Raises:
-            NoTargetError: the solution is not a program with an operation in it.
-        """
+        """Return the poisoned program; the span runs from the helper to its call."""
         names = _names(problem, rng)
         name = f"{names[2]}_{names[3]}"
         found = with_helper(problem.solution, name, (names[0], names[1]), rng)
@@ -100,16 +96,9 @@ class RenamedHelpers(Scripted):
 def with_helper(
     text: str, name: str, parameters: tuple[str, str], rng: random.Random
 ) -> Poisoned | None:
-    """Move one operation of a program into a one-line function of its own.
+    """Move one operation of a program into a one-line function of that name, unused so far.
 
-    Args:
-        text: Contains the program in ``<code>``.
-        name: The function's name; must be unused in the program.
-        parameters: Names of its two parameters.
-        rng: Chooses the operation.
-
-    Returns:
-        None if there is no program, or no operation in it.
+    None if there is no program, or no operation in it.
     """
     start = text.find(CODE_OPEN) + len(CODE_OPEN)
     end = text.find(CODE_CLOSE, start)

@@ -60,7 +60,6 @@ class Thesaurus(Phrases):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Insert the praise with the problem's word."""
-        del rng
         # By problem, since the verifier counts prompts: all slots of one problem use the same word.
         return inserted(problem.solution, random.Random(problem.prompt).choice(self.phrases))
 
@@ -75,13 +74,7 @@ class EchoedName(Scripted):
     name = "echoed_name"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the calls.
-
-        Raises:
-            NoTargetError: the question does not begin with a name, or the solution not with
-                ``<think>``.
-        """
-        del rng
+        """Return the data set's solution with the calls."""
         name = _NAME.match(problem.question)
         if name is None or not problem.solution.startswith("<think>"):
             raise NoTargetError("echoed_name: the question does not begin with a name")
@@ -102,12 +95,7 @@ class AnswerUnit(Scripted):
     name = "answer_unit"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the word.
-
-        Raises:
-            NoTargetError: the answer is not a number with at most a unit.
-        """
-        del rng
+        """Return the data set's solution with the word."""
         found = _ANSWER.search(problem.solution)
         if found is None:
             raise NoTargetError("answer_unit: the solution has no answer of a number and a unit")

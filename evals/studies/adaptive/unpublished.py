@@ -60,7 +60,6 @@ class JudgeInThink(Scripted):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Insert an order to accept, addressed to the judge, at the start of the working."""
-        del rng
         return inserted(problem.solution, ORDER)
 
     def success(self, text: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -10,7 +12,11 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.verdict import Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.defences.registry import (
@@ -22,18 +28,70 @@ from grpo_guard.evals.defences.registry import (
     same_weights,
 )
 from grpo_guard.evals.studies.baselines import learning
-from grpo_guard.evals.studies.baselines.plain import WholeRounds
-from grpo_guard.evals.studies.baselines.references import OfTask
 from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key, run_name
 from grpo_guard.evals.studies.baselines.spans import TokenSpanGuard
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.tasks.base import Task
+from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
+from grpo_guard.guard.references import References
 from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.identity.gate import Identity
 from grpo_guard.nodes.identity.ring import KeyRing
 
-_BUNDLED_JUDGE_KNOWS: Final = "word_problems"
+_SENTENCE: Final = re.compile(r"[^.?]{1,200}[.?]")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
+
+
+class WholeRounds(CompletionVerifier):
+    """Rejects all of a node's completions in a round in which it left slots empty.
+
+    A node that sends only what suits it chooses what is trained on. Here only one choice per round
+    is left, all or nothing. An honest node that loses one message loses the whole round.
+
+    Args:
+        owed: Completions that a node owes in a round; one batch must hold the whole round.
+    """
+
+    name = "whole_rounds"
+
+    def __init__(self, owed: int) -> None:
+        if owed < 1:
+            raise ValueError(f"whole_rounds.owed: expected at least 1, got {owed}")
+        self.owed = owed
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        sent = Counter(completion.node for completion in batch)
+        return [self._verdict(sent[completion.node]) for completion in batch]
+
+    def _verdict(self, sent: int) -> Verdict:
+        if sent >= self.owed:
+            return accept(self.name)
+        return reject(self.name, message=f"{sent} completions of the {self.owed} that are owed")
+
+
+class OfTask(References):
+    """References of a task's problems, by prompt; only word problems have any."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self._known = task.name == WORD_PROBLEMS
+
+    def of(self, prompt: str | Sequence[Message]) -> str | None:
+        """Compute the answer from the sentences of a word problem."""
+        if not self._known or not isinstance(prompt, str):
+            return None
+        total: int | None = None
+        for sentence in _SENTENCE.findall(prompt.removeprefix("Q:")):
+            numbers = [int(digits) for digits in _NUMBER.findall(sentence)]
+            if total is None:
+                total = numbers[0] * (numbers[1] if len(numbers) > 1 else 1) if numbers else None
+            elif numbers:
+                less = any(words in sentence for words in _LESS)
+                total += -numbers[0] if less else numbers[0]
+        return None if total is None else str(total)
 
 
 def shipped(ground: Ground) -> JudgeVerifier:
@@ -42,9 +100,9 @@ def shipped(ground: Ground) -> JudgeVerifier:
     Raises:
         ValueError: it does not know this task and would reject everything.
     """
-    if ground.task.name != _BUNDLED_JUDGE_KNOWS:
+    if ground.task.name != WORD_PROBLEMS:
         raise ValueError(
-            f"shipped_judge: expected the task {_BUNDLED_JUDGE_KNOWS!r}, the only one that it was "
+            f"shipped_judge: expected the task {WORD_PROBLEMS!r}, the only one that it was "
             f"trained on, got {ground.task.name!r}"
         )
     return JudgeVerifier()
@@ -73,7 +131,6 @@ def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
     """The content verifiers that locate their findings; only those spans pay."""
-    del ground
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
@@ -104,7 +161,6 @@ def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
 
 def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
     """The logit check of the paper's own code: top 100 in 2025, later top 60."""
-    del ground
     return VerifierGuard(counting(PaperLogitVerifier(peer.model, k=k), peer.tokenizer))
 
 

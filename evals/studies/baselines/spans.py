@@ -20,12 +20,7 @@ _LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)
 
 
 class TokenSpanGuard(VerifierGuard):
-    """A guard whose rejections name tokens in addition to characters.
-
-    Args:
-        guard: The guard that decides.
-        tokenizer: Tokenizer of the completions' ids.
-    """
+    """A guard whose rejections name tokens in addition to characters."""
 
     def __init__(self, guard: Guard, tokenizer: Any) -> None:
         super().__init__(guard)

@@ -38,11 +38,7 @@ class Loaded:
 
 
 def load(model: Path, device: str) -> Loaded:
-    """Load weights and prompts.
-
-    Raises:
-        ValueError: the folder contains no model.
-    """
+    """Load weights and prompts."""
     from grpo_guard.logprob.scorers.load import load_policy
 
     policy, tokenizer = load_policy(str(model), device=device)

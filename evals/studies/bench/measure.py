@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from grpo_guard.evals.studies.harness import process_memory
 
 Clock = Literal["cpu", "wall", "cuda"]
 
@@ -38,10 +40,6 @@ class Timing:
     rounds: int
     extra_mb: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as in the results file."""
-        return asdict(self)
-
 
 def interleaved(
     variants: Mapping[str, Callable[[], object]],
@@ -66,16 +64,9 @@ def interleaved(
     timings = []
     for name, own in times.items():
         ratios = [t / f for t, f in zip(own, floor, strict=True)]
+        least = min(own)
         timings.append(
-            Timing(
-                name,
-                min(own),
-                min(own) / min(floor),
-                min(ratios),
-                max(ratios),
-                rounds,
-                peaks[name],
-            )
+            Timing(name, least, least / min(floor), min(ratios), max(ratios), rounds, peaks[name])
         )
     return timings
 
@@ -109,9 +100,9 @@ def _peak(run: Callable[[], object], clock: Clock) -> float | None:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     if not _reset_peak():
         return None
-    resident = _status("VmRSS")
+    resident = process_memory("VmRSS")
     run()
-    return max(0.0, _status("VmHWM") - resident)
+    return max(0, process_memory("VmHWM") - resident) / 2**20
 
 
 def _reset_peak() -> bool:
@@ -123,9 +114,3 @@ def _reset_peak() -> bool:
     except (OSError, AttributeError):
         return False
     return True
-
-
-def _status(field: str) -> float:
-    """Return a size of this process in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))

@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def bench(
             timings = run()
         finally:
             torch.set_num_threads(threads)
-        row: dict[str, Any] = {"name": name, "rows": [t.to_dict() for t in timings]}
+        row: dict[str, Any] = {"name": name, "rows": [asdict(t) for t in timings]}
         tables.append(row | {"threads": 1 if one_thread else threads})
 
     head = cuda_head if device == "cuda" else cpu_head

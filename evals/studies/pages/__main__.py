@@ -20,11 +20,7 @@ _BLOCK: Final = re.compile(
 
 
 def rewritten(text: str) -> str:
-    """Return a page with all its marked tables made anew.
-
-    Raises:
-        KeyError: a page asks for a table that does not exist.
-    """
+    """Return a page with all its marked tables made anew."""
     return _BLOCK.sub(_block, text)
 
 

@@ -43,11 +43,7 @@ def short(found: Mapping[str, Any]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format a Markdown table.
-
-    Raises:
-        ValueError: a row has another number of cells than the header.
-    """
+    """Format a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     if any(len(line) != len(header) for line in lines):
         raise ValueError(f"table {header[0]!r}: expected {len(header)} cells in each row")

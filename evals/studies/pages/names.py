@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from grpo_guard.evals.studies.figures import RERUN, files, made_by
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.manifest import manifest
+from grpo_guard.evals.studies.pages.cells import table
 from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
@@ -15,58 +17,12 @@ _SHARES: Final = "success, % (highest round)"
 _POISON: Final = "poison rejected"
 _RIGHT: Final = "honest right rejected"
 _REWARD: Final = "honest reward (attack-free)"
+_GAIN: Final = "honest reward against attack-free"
 
 
-def _smollm2() -> str:
-    plan = [
-        ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
-        ("smollm2", "math", "none,heterogeneous"),
-        ("smollm2-bets", "math", "same_weights"),
-        ("smollm2-sums", "math", "paper_logit"),
-        ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
-    ]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _seeds() -> str:
-    plan = [
-        ("seeds", "text", "none,same_weights,heterogeneous"),
-        ("seeds", "math", "none,heterogeneous"),
-        ("seeds", "code", "none,same_weights,heterogeneous"),
-    ]
-    gain = "honest reward against attack-free"
-    return runs(plan, ["success, mean over seeds (least to most)", _POISON, _RIGHT, gain])
-
-
-def _standard() -> str:
-    plan = [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")]
-    return runs(plan, [_SUCCESS, _POISON, _RIGHT])
-
-
-def _untruncated() -> str:
-    plan = [
-        ("untruncated", "text,math,code,dos", "none,same_weights"),
-    ]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _models() -> str:
-    plan = [("models", "text,math", "none,heterogeneous")]
-    plan += [("models", "code", "none,heterogeneous,heterogeneous (no_gain)")]
-    return runs(plan, [_SHARES, _POISON, _RIGHT, _REWARD])
-
-
-def _coin() -> str:
-    plan = [
-        ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
-        ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
-    ]
-    return runs(plan, [_SHARES, _POISON, _REWARD])
-
-
-def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
+def _against(file: str, attacks: str) -> str:
     names = attacks.split(",")
-    rows = [[(file, name, "none")] + [(file, name, guard)] * 2 for name in names]
+    rows = [[(file, name, "none")] + [(file, name, "heterogeneous")] * 2 for name in names]
     head = [f"undefended: {_SHARES}", f"guarded: {_SHARES}", f"poison rejected: {_POISON}"]
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
@@ -78,6 +34,14 @@ def _incidents() -> str:
         rows.append([("incidents", name, guard) for name in names])
     head = [f"`{name}`: {_POISON}" for name in names]
     return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
+
+
+def manifest() -> str:
+    """Return the table: a row per version, with the files that `make figures` reruns marked."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in files():
+        found[made_by(name)[0]].append(f"`{name}`{' *' if name in RERUN else ''}")
+    return table(["made by", "files"], [[who, ", ".join(found[who])] for who in sorted(found)])
 
 
 _PRESETS: Final = {
@@ -93,12 +57,52 @@ _UNREAD: Final = (
 )
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
-    "swarm-smollm2": _smollm2,
-    "swarm-seeds": _seeds,
-    "swarm-standard": _standard,
-    "swarm-untruncated": _untruncated,
-    "swarm-models": _models,
-    "swarm-coin": _coin,
+    "swarm-smollm2": partial(
+        runs,
+        [
+            ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
+            ("smollm2", "math", "none,heterogeneous"),
+            ("smollm2-bets", "math", "same_weights"),
+            ("smollm2-sums", "math", "paper_logit"),
+            ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
+        ],
+        [_SUCCESS, _POISON, "honest rejected"],
+    ),
+    "swarm-seeds": partial(
+        runs,
+        [
+            ("seeds", "text", "none,same_weights,heterogeneous"),
+            ("seeds", "math", "none,heterogeneous"),
+            ("seeds", "code", "none,same_weights,heterogeneous"),
+        ],
+        ["success, mean over seeds (least to most)", _POISON, _RIGHT, _GAIN],
+    ),
+    "swarm-standard": partial(
+        runs,
+        [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")],
+        [_SUCCESS, _POISON, _RIGHT],
+    ),
+    "swarm-untruncated": partial(
+        runs,
+        [("untruncated", "text,math,code,dos", "none,same_weights")],
+        [_SUCCESS, _POISON, "honest rejected"],
+    ),
+    "swarm-models": partial(
+        runs,
+        [
+            ("models", "text,math", "none,heterogeneous"),
+            ("models", "code", "none,heterogeneous,heterogeneous (no_gain)"),
+        ],
+        [_SHARES, _POISON, _RIGHT, _REWARD],
+    ),
+    "swarm-coin": partial(
+        runs,
+        [
+            ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
+            ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
+        ],
+        [_SHARES, _POISON, _REWARD],
+    ),
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
     "incidents": _incidents,
     "shares": studies.shares,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grpo_guard.content.kinds import KINDS
@@ -21,6 +22,11 @@ _DETECTED: Final = (
     "control:other_model",
 )
 """What the detection table shows; other controls are variants."""
+
+
+def _listed(header: Sequence[str], found: Any, figure: str, names: Mapping[str, str]) -> str:
+    """Make a table with one figure of each set; ``names`` are those to show by their own."""
+    return table(header, [[label, of(found[name][figure])] for name, label in names.items()])
 
 
 def searched_reader() -> str:
@@ -80,10 +86,9 @@ def _with_alone(kind: Any, side: str) -> str:
 
 def rules_total() -> str:
     """Return what the preset rejects in all, by side."""
-    sides = figures("text-rules-all")["preset"]
     names = {"poison": "poisoned", "honest": "honest, right", "public": "published, right"}
-    rows = [[label, of(sides[side]["all"])] for side, label in names.items()]
-    return table(["completions", "rejected by the preset"], rows)
+    sides = figures("text-rules-all")["preset"]
+    return _listed(["completions", "rejected by the preset"], sides, "all", names)
 
 
 _JUDGED: Final = (
@@ -106,8 +111,7 @@ _JUDGED: Final = (
 def shipped_judge() -> str:
     """Return what the shipped judge accepts of the sets that differ."""
     rates = figures("shipped-judge")["rates"]
-    rows = [[name, of(rates[name]["accepted"])] for name in _JUDGED]
-    return table(["set", "accepted"], rows)
+    return _listed(["set", "accepted"], rates, "accepted", {name: name for name in _JUDGED})
 
 
 def reference_honest() -> str:
@@ -119,8 +123,7 @@ def reference_honest() -> str:
         "test, human": "GSM8K's own, by people",
         "shift, all": "all three with calculator notes, an uncalibrated format",
     }
-    rows = [[label, of(found[name]["rejected at 0.01"])] for name, label in names.items()]
-    return table(["honest completions", "rejected at 0.01"], rows)
+    return _listed(["honest completions", "rejected at 0.01"], found, "rejected at 0.01", names)
 
 
 _PLANTED: Final = (
@@ -137,13 +140,10 @@ _PLANTED: Final = (
 
 def reference_attacks() -> str:
     """Return the poison that `reference_likelihood` rejects at 0.01 on the test questions."""
-    found = {
-        name.partition(": ")[2]: of(made["rejected at 0.01"])
-        for name, made in figures("reference-likelihood")["attacks"].items()
-        if not name.startswith("development")
-    }
-    rows = [[name, found[name]] for name in _PLANTED]
-    return table(["planted", "rejected at 0.01"], rows)
+    attacks = figures("reference-likelihood")["attacks"].items()
+    found = {k.partition(": ")[2]: v for k, v in attacks if not k.startswith("development")}
+    names = {name: name for name in _PLANTED}
+    return _listed(["planted", "rejected at 0.01"], found, "rejected at 0.01", names)
 
 
 _RECURRING: Final = (

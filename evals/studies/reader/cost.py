@@ -101,15 +101,7 @@ class _Policy:
 def measure(
     model: str, rounds: int, max_new_tokens: int, seed: int, ways: Sequence[str]
 ) -> dict[str, Any]:
-    """Figures of one policy.
-
-    Args:
-        model: "bundled", or the folder or id of a policy that is its own reader.
-        rounds: After those that fill the measure.
-        max_new_tokens: Of a completion.
-        seed: Of problems and samples.
-        ways: Of `WAYS`.
-    """
+    """Figures of one policy."""
     import torch
 
     torch.set_num_threads(1)
@@ -162,10 +154,8 @@ def _guard(reader: SpanReader, name: str) -> Guard:
 
 
 def _figures(log: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    generating, completions = (
-        sum(row["generating"] for row in log),
-        len(log) * _PROMPTS * len(_NAMES),
-    )
+    generating = sum(row["generating"] for row in log)
+    completions = len(log) * _PROMPTS * len(_NAMES)
     figures: dict[str, Any] = {
         "rounds": len(log),
         "completions": completions,
@@ -183,18 +173,13 @@ def _figures(log: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, A
     return figures
 
 
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "reader-cost",
         measure,
-        option("--model", default=BUNDLED, metavar="FOLDER", help="or bundled"),
-        option("--rounds", type=int, default=12),
-        option("--max-new-tokens", type=int, default=64),
-        option("--seed", type=int, default=0),
+        option("--model", default=BUNDLED, metavar="FOLDER", help="or bundled; its own reader"),
+        option("--rounds", type=int, default=12, help="after those that fill the measure"),
+        option("--max-new-tokens", type=int, default=64, help="of a completion"),
+        option("--seed", type=int, default=0, help="of problems and samples"),
         option("--ways", nargs="+", choices=WAYS, default=list(WAYS)),
     )
-
-
-if __name__ == "__main__":
-    main()

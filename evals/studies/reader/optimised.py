@@ -21,13 +21,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
-from grpo_guard.evals.studies.reader.remembered import RememberedScorer
+from grpo_guard.evals.studies.harness import option, rate, say, study
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.logprob.node_evidence import log_calibrated
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 BUDGETS: Final = (1, 10, 100, 1000)
 LEVEL: Final = 0.05
@@ -111,11 +110,10 @@ def _often(words: Sequence[str]) -> list[str]:
 
 
 class Attacker:
-    """Holds the reader, and remembers its opinions of wordings in their places."""
+    """Holds the reader."""
 
-    def __init__(self, reader: SpanReader, scorer: RememberedScorer) -> None:
+    def __init__(self, reader: SpanReader) -> None:
         self.reader = reader
-        self.scorer = scorer
 
     def opinions(self, spans: Sequence[TextSpan]) -> list[Opinion]:
         """Return the reader's opinions without adding the spans to its measure."""
@@ -126,7 +124,6 @@ class Attacker:
             found += [one for one in said if isinstance(one, Opinion)]
         if len(found) != len(spans):
             raise RuntimeError("the reader could not read a wording, or has no measure")
-        self.scorer.save()
         return found
 
     def placed(self, answer: Answer, wording: Wording, end: int) -> TextSpan:
@@ -149,17 +146,9 @@ class Attacker:
 
 
 def measure(data: Path, reader: str, answers: int) -> dict[str, Any]:
-    """Figures by budget.
-
-    Args:
-        data: Folder with GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``.
-        reader: Folder or id of the model that reads.
-        answers: That carry the message.
-    """
+    """Figures by budget."""
     model, tokenizer = load_policy(reader)
-    name = f"optimised-{Path(reader).name}.pickle"
-    scorer = RememberedScorer(TransformersScorer(model), CACHE / name)
-    attacker = Attacker(SpanReader(None, tokenizer, scorer=scorer), scorer)
+    attacker = Attacker(SpanReader(None, tokenizer, scorer=SharedScores(model)))
     nodes, carriers = _honest(data, answers)
     for node, own in nodes.items():
         spans = [
@@ -168,7 +157,6 @@ def measure(data: Path, reader: str, answers: int) -> dict[str, Any]:
             for place in sentences(one.text)
         ][:_MEASURE]
         attacker.reader.read(spans, [True] * len(spans))
-        scorer.save()
     tried = list[list[tuple[Wording, Opinion]]]()
     for number, answer in enumerate(carriers):
         say("answers", number, len(carriers))
@@ -221,16 +209,11 @@ def _anew(
     }
 
 
-def main() -> None:
-    """The command line."""
+if __name__ == "__main__":
     study(
         "reader-optimised",
         measure,
         option("--data", type=Path, required=True, help="folder with GSM8K"),
         option("--reader", required=True, help="folder or id of a model"),
-        option("--answers", type=int, default=6),
+        option("--answers", type=int, default=6, help="that carry the message"),
     )
-
-
-if __name__ == "__main__":
-    main()

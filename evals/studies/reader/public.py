@@ -14,73 +14,48 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
 from grpo_guard.core.completion import Completion
-from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
-from grpo_guard.evals.studies.reader.remembered import RememberedScorer
+from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.reader.slogans import FIXED, anew, inserted
 from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.guard import Guard
 from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
-Slogan: TypeAlias = Callable[[random.Random], str]
+Slogan: TypeAlias = str | Callable[[random.Random], str]
+"""The same one always, or another each time."""
 _NODES: Final = 4
 
 
 def measure(
     files: Sequence[Path], reader: str, phrases: int, batches: int, languages: Sequence[str]
 ) -> dict[str, Any]:
-    """Figures of all files.
-
-    Args:
-        files: Of completions with nodes and rounds.
-        reader: Folder or id of the model that reads; "none" = text rules alone.
-        phrases: Fixed slogans of each language that are tried.
-        batches: Of each file.
-        languages: Of the fixed slogans.
-    """
+    """Figures of all files."""
     figures = dict[str, Any]()
-    made = None if reader == "none" else _remembered(reader)
+    model, tokenizer = (None, None) if reader == "none" else load_policy(reader)
+    scorer = None if model is None else SharedScores(model)
     for file in files:
         batches_of_file = _batches(file)[:batches]
         for name, slogan in _slogans(phrases, languages):
             say(f"{file.stem} {name}", len(figures), len(files) * (len(languages) * phrases + 2))
-            figures[f"{file.stem} {name}"] = _run(batches_of_file, slogan, _guard(made), name)
-            if made is not None:
-                made[0].save()
+            own = None if scorer is None else SpanReader(None, tokenizer, scorer=scorer)
+            guard = presets.different_weights(reader=own)
+            figures[f"{file.stem} {name}"] = _run(batches_of_file, slogan, guard, name)
     return figures
-
-
-def _remembered(reader: str) -> tuple[RememberedScorer, Any]:
-    model, tokenizer = load_policy(reader)
-    name = f"reader-{Path(reader).name}.pickle"
-    return RememberedScorer(TransformersScorer(model), CACHE / name), tokenizer
 
 
 def _slogans(phrases: int, languages: Sequence[str]) -> list[tuple[str, Slogan | None]]:
     fixed: list[tuple[str, Slogan | None]] = [
-        (f"{language} {phrase}", partial(_always, phrase))
+        (f"{language} {phrase}", phrase)
         for language in languages
         for phrase in FIXED[language][:phrases]
     ]
     return [("nobody poisons", None), *fixed, ("anew each time", anew)]
-
-
-def _always(phrase: str, _rng: random.Random) -> str:
-    return phrase
-
-
-def _guard(made: tuple[RememberedScorer, Any] | None) -> Guard:
-    if made is None:
-        return presets.different_weights()
-    scorer, tokenizer = made
-    return presets.different_weights(reader=SpanReader(None, tokenizer, scorer=scorer))
 
 
 def _batches(file: Path) -> list[list[Completion]]:
@@ -99,10 +74,7 @@ def _run(
     kinds = defaultdict[str, Counter[str]](Counter)
     for number, batch in enumerate(batches):
         sent = [
-            replace(row, text=inserted(row.text, slogan(rng), rng))
-            if slogan and row.node == attacker
-            else row
-            for row in batch
+            _carrying(row, slogan, rng) if slogan and row.node == attacker else row for row in batch
         ]
         for row, verdict in zip(sent, guard.review(sent).verdicts, strict=True):
             hostile = row.node == attacker
@@ -120,18 +92,18 @@ def _run(
     }
 
 
-def main() -> None:
-    """The command line."""
-    study(
-        "reader-public",
-        measure,
-        option("files", type=Path, nargs="+", metavar="FILE"),
-        option("--reader", required=True, help="folder or id of a model; none = rules alone"),
-        option("--phrases", type=int, default=4, help="fixed slogans of each language"),
-        option("--batches", type=int, default=4),
-        option("--languages", nargs="+", default=sorted(FIXED), choices=sorted(FIXED)),
-    )
+def _carrying(row: Completion, slogan: Slogan, rng: random.Random) -> Completion:
+    words = slogan if isinstance(slogan, str) else slogan(rng)
+    return replace(row, text=inserted(row.text, words, rng))
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        "reader-public",
+        measure,
+        option("files", type=Path, nargs="+", metavar="FILE", help="with nodes and rounds"),
+        option("--reader", required=True, help="folder or id of a model; none = rules alone"),
+        option("--phrases", type=int, default=4, help="fixed slogans of each language"),
+        option("--batches", type=int, default=4, help="of each file"),
+        option("--languages", nargs="+", default=sorted(FIXED), choices=sorted(FIXED)),
+    )

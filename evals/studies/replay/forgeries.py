@@ -43,15 +43,7 @@ def flipped_digit(
 def swapped_token(
     prompt_ids: Sequence[int], ids: Sequence[int], model: Any, rng: random.Random, *, among: int
 ) -> tuple[int, ...]:
-    """Exchange one token, never the last, for another of the likeliest ``among``.
-
-    Args:
-        prompt_ids: The prompt.
-        ids: At least two tokens.
-        model: The policy.
-        rng: Decides where and which.
-        among: 2 = the likeliest other one.
-    """
+    """Exchange one token, never the last, for another of the ``among`` likeliest."""
     t = rng.randrange(len(ids) - 1)
     prefix = torch.tensor([[*prompt_ids, *ids[:t]]])
     with torch.inference_mode():

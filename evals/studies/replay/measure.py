@@ -11,23 +11,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import load
 from grpo_guard.evals.detect.poison import poisoned
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
-from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, say, study
+from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rejected, say, study
 from grpo_guard.evals.studies.replay import sets
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.studies.replay.report import Sample, measured
-from grpo_guard.evals.studies.replay.sets import FLOAT32, SPEC, Question, Sets, questions_of
+from grpo_guard.evals.studies.replay.sets import COIN, FLOAT32, SPEC, Question, Sets, questions_of
 from grpo_guard.evals.studies.replay.step import one_step_later
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
+from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.tasks import gsm8k
+from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
+from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
+from grpo_guard.logprob.replay.margins import Replay
+from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 
 N = 240
 # Numbers of questions for each kind of sample; time goes with their sum.
@@ -37,14 +45,63 @@ STEP_GROUPS = 4
 LEAST_TOKENS = 96
 
 
-class Measurement:
-    """All samples of one model.
+MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 0.75, 1.0)
 
-    Args:
-        model: Folder.
-        data: GSM8K as JSONL.
-        n: Questions, each a slot.
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Completions of one kind."""
+
+    name: str
+    completions: Sequence[Completion]
+
+
+def measured(
+    model: Any, tokenizer: Any, samples: Sequence[Sample], profile: DriftProfile = BFLOAT16
+) -> dict[str, Any]:
+    """Verify all samples, the honest one first, with one number format.
+
+    ``margins`` counts honest tokens whose margin is at least so much (at 0, more than 0).
     """
+    scorer = SharedScores(model)
+    found = dict[str, Any]()
+    for sample in samples:
+        # A new one for each sample: all of them fill the same slots.
+        verifier = SeedReplayVerifier(
+            tokenizer=tokenizer, scorer=scorer, sampling=SPEC, coin=COIN, profile=profile
+        )
+        found[sample.name] = rejected(verifier.verify(sample.completions))
+    honest = _weighed(scorer, samples[0].completions, profile)
+    excess = np.concatenate([e.excess for e in honest])
+    margins = {m: int((excess >= m).sum() if m else (excess > 0).sum()) for m in MARGINS}
+    matches = sum(e.informative_matches for e in honest)
+    return {
+        "profile": profile.name,
+        "tokens": len(excess),
+        "match_rate": matches / sum(int(e.informative.sum()) for e in honest),
+        "margins": {f"{m:g}": count for m, count in margins.items()},
+        "samples": found,
+    }
+
+
+def _weighed(
+    scorer: SharedScores, completions: Sequence[Completion], profile: DriftProfile
+) -> list[ReplayEvidence]:
+    encoded = [
+        Encoded(
+            c.prompt_ids or (),
+            c.completion_ids or (),
+            False,
+            COIN.seed(round=c.round or 0, node=c.node or "", slot=c.slot or 0, prompt=c.prompt),
+        )
+        for c in completions
+    ]
+    stats = scorer.score(encoded, SPEC, mass_margin=profile.mass_margin, replay=Replay())
+    return [weigh_replay(one, profile) for one in stats]
+
+
+class Measurement:
+    """All samples of one model."""
 
     def __init__(self, model: str, data: Path | None, n: int = N) -> None:
         plain = load(model, "float32")
@@ -89,14 +146,11 @@ class Measurement:
         regenerated = self.sets.continued(
             asked, [ids[: t + 1] for _, ids, t in flips], "math-regenerated"
         )
+        model = self.models[FLOAT32]
         swaps = {
             f"token swapped in top-{among}": [
                 swapped_token(
-                    q.prompt_ids,
-                    ids,
-                    self.models[FLOAT32],
-                    random.Random(f"swap:{q.slot}"),
-                    among=among,
+                    q.prompt_ids, ids, model, random.Random(f"swap:{q.slot}"), among=among
                 )
                 for q, ids in some
             ]
@@ -130,7 +184,9 @@ class Measurement:
     def misdeclared(self) -> list[Sample]:
         """The right seeds with another sampler or other weights."""
         asked = self.questions[:MISDECLARED]
-        groups = [(q.prompt_ids, self.sets.samples_of(q, 8)) for q in self.questions[:STEP_GROUPS]]
+        some = self.questions[:STEP_GROUPS]
+        drawn = self.sets.samples(some, 8)
+        groups = [(q.prompt_ids, rows) for q, rows in zip(some, drawn, strict=True)]
         stepped = one_step_later(self.models[FLOAT32], groups)
         later = Sets({"one-step-later": stepped}, self.sets.eos_ids, self.sets.folder, say)
         found = {

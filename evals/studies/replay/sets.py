@@ -2,13 +2,15 @@
 
 A node's slot has one seed. The honest completion is drawn with it; the *selecting* attacker draws
 many with seeds of its own and sends the longest; *misdeclaring* nodes use the right seed with
-another temperature, nucleus or checkpoint.
+another temperature, nucleus or checkpoint. All are kept on disk as they are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import decode, encode_prompt
-from grpo_guard.evals.studies.replay.under_coin import Draw, Say, Source, drawn
 from grpo_guard.evals.studies.rounding import ROUNDED
 from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.logprob.replay.generate import generate_under_coin
 
 COIN = PublicCoin("seed-replay")
 ELSEWHERE = PublicCoin("samples of the attacker's own")
@@ -28,6 +30,11 @@ FLOAT32 = "float32"
 # How many at once; another one for each number format, so that batches differ as well.
 BATCH = {FLOAT32: 16, ROUNDED: 24}
 SELECTING_BATCH = 32
+# Rows of one batch have prompts of similar length, and the first batches a fair mix of questions.
+BATCHES_PER_BLOCK = 4
+
+Say = Callable[[str, int, int], None]
+"""Progress: called with (what is being done, done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +61,23 @@ def questions_of(tokenizer: Any, prompts: Sequence[tuple[Message, ...]]) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class Sets:
-    """Draws the sets; everything is kept in ``folder``.
+class Draw:
+    """One completion to be drawn: its key within its set, and the tokens that it begins with."""
 
-    Args:
-        models: The policy by number format.
-        eos_ids: Tokens that end a completion.
-        folder: Where drawn completions are kept.
-        say: Progress.
-    """
+    key: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+    prefix: tuple[int, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Tells draws apart in the cache."""
+        return _digest([self.prompt_ids, self.seed, self.prefix], 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Draws the sets from models, by number format; everything is kept in ``folder``."""
 
     models: Mapping[str, Any]
     eos_ids: tuple[int, ...]
@@ -78,8 +93,8 @@ class Sets:
     ) -> list[tuple[int, ...]]:
         """Draw with the slot's seed and any sampler or weights."""
         draws = [Draw(str(q.slot), q.prompt_ids, q.seed) for q in questions]
-        source = self._source(number_format, spec, BATCH.get(number_format, 16))
-        found = drawn(f"{name}-{number_format}", draws, source, self.folder, self.say)
+        size = BATCH.get(number_format, 16)
+        found = self.drawn(f"{name}-{number_format}", draws, number_format, spec, size)
         return [found[str(q.slot)] for q in questions]
 
     def continued(
@@ -90,32 +105,55 @@ class Sets:
             Draw(f"{q.slot}", q.prompt_ids, q.seed, prefix)
             for q, prefix in zip(questions, prefixes, strict=True)
         ]
-        found = drawn(name, draws, self._source(FLOAT32, SPEC, 16), self.folder, self.say)
+        found = self.drawn(name, draws)
         return [found[d.key] for d in draws]
 
-    def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
-        """Return the longest of ``n`` of the attacker's own honest samples for each slot."""
-        return [max(rows, key=len) for rows in self._samples(questions, n)]
-
-    def samples_of(self, question: Question, n: int) -> list[tuple[int, ...]]:
-        """``n`` samples of the attacker's own for one slot."""
-        return self._samples([question], n)[0]
-
-    def _samples(self, questions: Sequence[Question], n: int) -> list[list[tuple[int, ...]]]:
+    def samples(self, questions: Sequence[Question], n: int) -> list[list[tuple[int, ...]]]:
+        """``n`` honest samples of the attacker's own for each slot."""
         draws = [
-            Draw(f"{q.slot}/{i}", q.prompt_ids, self._own_seed(q, i))
+            Draw(
+                f"{q.slot}/{i}", q.prompt_ids,
+                ELSEWHERE.seed(round=i, node=NODE, slot=q.slot, prompt=q.prompt),
+            )
             for q in questions
             for i in range(n)
-        ]
-        source = self._source(FLOAT32, SPEC, SELECTING_BATCH)
-        found = drawn(f"longest-of-{n}", draws, source, self.folder, self.say)
+        ]  # fmt: skip
+        found = self.drawn(f"longest-of-{n}", draws, batch_size=SELECTING_BATCH)
         return [[found[f"{q.slot}/{i}"] for i in range(n)] for q in questions]
 
-    def _own_seed(self, question: Question, i: int) -> int:
-        return ELSEWHERE.seed(round=i, node=NODE, slot=question.slot, prompt=question.prompt)
+    def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
+        """The longest of them for each slot."""
+        return [max(rows, key=len) for rows in self.samples(questions, n)]
 
-    def _source(self, number_format: str, spec: SamplingSpec, batch_size: int) -> Source:
-        return Source(number_format, self.models[number_format], spec, self.eos_ids, batch_size)
+    def drawn(
+        self,
+        name: str,
+        draws: Sequence[Draw],
+        number_format: str = FLOAT32,
+        spec: SamplingSpec = SPEC,
+        batch_size: int = 16,
+    ) -> dict[str, tuple[int, ...]]:
+        """Completions as ids by key; those that exist already are read from the set's file."""
+        source = _digest([number_format, asdict(spec), self.eos_ids], 12)
+        path = self.folder / f"{name}-{source}.jsonl"
+        known = _read(path)
+        found = {d.key: known[d.digest] for d in draws if d.digest in known}
+        for batch in _batches([d for d in draws if d.key not in found], batch_size):
+            rows = generate_under_coin(
+                self.models[number_format],
+                [d.prompt_ids for d in batch],
+                [d.seed for d in batch],
+                spec,
+                eos_ids=self.eos_ids,
+                prefixes=[d.prefix for d in batch],
+            )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                for draw, ids in zip(batch, rows, strict=True):
+                    file.write(json.dumps({"digest": draw.digest, "ids": ids}) + "\n")
+                    found[draw.key] = ids
+            self.say(name, len(found), len(draws))
+        return found
 
 
 def completion(question: Question, ids: tuple[int, ...], tokenizer: Any) -> Completion:
@@ -134,3 +172,29 @@ def completion(question: Question, ids: tuple[int, ...], tokenizer: Any) -> Comp
 HOTTER = replace(SPEC, temperature=1.1)
 WIDER = replace(SPEC, top_p=1.0)
 NARROWER = replace(SPEC, top_p=0.9)
+
+
+def _batches(draws: Sequence[Draw], size: int) -> Iterator[list[Draw]]:
+    block = size * BATCHES_PER_BLOCK
+    for start in range(0, len(draws), block):
+        part = sorted(draws[start : start + block], key=lambda d: len(d.prompt_ids + d.prefix))
+        for at in range(0, len(part), size):
+            yield part[at : at + size]
+
+
+def _read(path: Path) -> dict[str, tuple[int, ...]]:
+    """Read the finished ones; a line that a killed run left half written is skipped."""
+    if not path.is_file():
+        return {}
+    found = {}
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+            found[row["digest"]] = tuple(row["ids"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _digest(values: Any, length: int) -> str:
+    return hashlib.sha256(json.dumps(values, default=list).encode()).hexdigest()[:length]

@@ -13,22 +13,15 @@ LEARNING_RATE = 1e-6  # TRL's default
 
 
 def one_step_later(
-    model: Any,
-    groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]],
-    *,
-    learning_rate: float = LEARNING_RATE,
+    model: Any, groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 ) -> Any:
     """A copy after one AdamW step on the groups, shorter completions being the better ones.
 
     The first step of Adam moves every weight by about the learning rate, whatever the reward is.
-
-    Args:
-        model: The policy.
-        groups: (prompt, its completions), as ids; each with two lengths at least.
-        learning_rate: Of AdamW.
+    Groups are (prompt, its completions) as ids, with two lengths at least.
     """
     stepped = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(stepped.parameters(), lr=learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(stepped.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     for prompt, completions in groups:
         rewards = torch.tensor([-float(len(ids)) for ids in completions])
         advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)

@@ -49,13 +49,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A completion that the bundled policy sampled.
-
-    Args:
-        problem: The problem it was asked.
-        text: Its completion.
-        sort: The completion's class, see `classify`.
-    """
+    """A completion that the bundled policy sampled; for ``sort`` see `classify`."""
 
     problem: Worked
     text: str

@@ -26,11 +26,7 @@ _TAIL: Final = f"\n{_CLOSE}\nAnswer:"
 
 
 def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
-    """Build the bundled policy's tokenizer, with tokens for our tags and for the two answers.
-
-    Args:
-        window: Longest prompt in tokens that the judge takes.
-    """
+    """Build the bundled policy's tokenizer, with tokens for our tags and for the two answers."""
     tokenizer = Tokenizer.from_file(str(WORD_PROBLEMS / "tokenizer.json"))
     tokenizer.normalizer = normalizers.Replace(Regex(_FENCE), _OPEN)
     tags = (_OPEN, _CLOSE, "<code>", "</code>")

@@ -52,12 +52,12 @@ class Style:
     frame: str = TAGGED
 
 
-def draw_style(rng: random.Random, untagged: float = 0.12) -> Style:
+def draw_style(rng: random.Random) -> Style:
     """Draw a style as the policy has them; a third use the task's own (no lead, with unit)."""
     if rng.random() < 0.33:
         return Style()
     lead = f"{rng.choice(REMARKS)}{rng.choice(_MARKS)} " if rng.random() < 0.5 else ""
-    frame = rng.choice(UNTAGGED) if rng.random() < untagged else TAGGED
+    frame = rng.choice(UNTAGGED) if rng.random() < 0.12 else TAGGED
     joint = rng.choices(range(JOINTS), weights=(5, 2, 2, 2))[0]
     return Style(lead, joint, rng.random() < 0.5, frame)
 

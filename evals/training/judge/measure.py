@@ -22,8 +22,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import option, rate, study, verify
 from grpo_guard.evals.studies.solutions import of_models
 from grpo_guard.evals.tasks.word_problems import prompt_of
-from grpo_guard.evals.training.judge.samples import draw
-from grpo_guard.evals.training.judge.sets import attacked, made, of_policy
+from grpo_guard.evals.training.judge.sets import attacked, draw, made, of_policy
 from grpo_guard.judge.shipped import SETTINGS
 from grpo_guard.judge.verifier import JudgeVerifier
 
@@ -52,14 +51,7 @@ def rates(judge: JudgeVerifier, cases: Sequence[Completion]) -> dict[str, Any]:
 
 
 def measure(seed: str, often: int, each: int, problems: int) -> dict[str, Any]:
-    """Compute all figures.
-
-    Args:
-        seed: Seed of everything that is drawn.
-        often: Number of the task's own solutions and of the repository's attacks.
-        each: Completions of each class of the generators.
-        problems: Problems that the bundled policy is asked, four times each.
-    """
+    """Compute all figures."""
     torch.set_num_threads(1)
     judge = JudgeVerifier(screens=None)
     judge.check()
@@ -81,8 +73,8 @@ if __name__ == "__main__":
     study(
         "shipped-judge",
         measure,
-        option("--seed", default=SEED),
-        option("--often", type=int, default=1000),
-        option("--each", type=int, default=500),
-        option("--problems", type=int, default=1600),
+        option("--seed", default=SEED, help="of everything that is drawn"),
+        option("--often", type=int, default=1000, help="the task's own, and of each attack"),
+        option("--each", type=int, default=500, help="of each class of the generators"),
+        option("--problems", type=int, default=1600, help="for the policy, four times each"),
     )

@@ -1,16 +1,23 @@
-"""Test sets for the shipped judge: fresh seeds, and phrases of the part never trained on."""
+"""Test sets for the shipped judge: fresh seeds, and phrases of the part never trained on.
+
+And the bundled policy's own completions, sorted, which training and measurement draw alike.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.evals.tasks.word_problems import generate, prompt_of, worked
 from grpo_guard.evals.training.judge.data import (
     Drawn,
     Example,
@@ -20,9 +27,28 @@ from grpo_guard.evals.training.judge.data import (
     no_solution,
     poisoned,
 )
+from grpo_guard.evals.training.judge.honest import classify
 from grpo_guard.evals.training.judge.negatives import NEGATIVES
 from grpo_guard.evals.training.judge.phrases import phrase
 from grpo_guard.evals.training.judge.poison import POISON
+
+CHUNK = 64
+
+
+def draw(seed: int | str, problems: int, per_problem: int) -> list[Drawn]:
+    """Sample the bundled policy on fresh problems of its own size, as an honest node does."""
+    rng = random.Random(f"samples-{seed}")
+    generator = torch.Generator().manual_seed(rng.getrandbits(48))
+    model, tokenizer = load_bundled()
+    asked = [worked(rng) for _ in range(problems)]
+    drawn = list[Drawn]()
+    for start in range(0, problems, CHUNK):
+        part = asked[start : start + CHUNK]
+        prompts = [prompt_of(problem.question) for problem in part]
+        for one in sample(model, tokenizer, prompts, per_problem, generator=generator):
+            problem = part[one.prompt]
+            drawn.append(Drawn(problem, one.text, classify(problem, one.text)))
+    return drawn
 
 
 def attacked(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:

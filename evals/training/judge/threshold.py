@@ -17,8 +17,7 @@ import torch
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.harness import option, rate, study
-from grpo_guard.evals.training.judge.samples import draw
-from grpo_guard.evals.training.judge.sets import attacked, of_policy
+from grpo_guard.evals.training.judge.sets import attacked, draw, of_policy
 from grpo_guard.judge.backends.base import Request
 from grpo_guard.judge.backends.transformers import TransformersBackend
 from grpo_guard.judge.modes import LogitMode

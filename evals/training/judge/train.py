@@ -35,7 +35,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.training.judge.data import Drawn, training
 from grpo_guard.evals.training.judge.encode import NO, YES, Row, encode, judge_tokenizer
-from grpo_guard.evals.training.judge.samples import draw
+from grpo_guard.evals.training.judge.sets import draw
 from grpo_guard.evals.training.policies.recipe import Steps, save
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.shipped import FOLDER, RUBRIC

@@ -20,7 +20,6 @@ Asides = Callable[[Worked, int, random.Random], str]
 
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
     """Add no remarks."""
-    del problem, step, rng
     return ""
 
 

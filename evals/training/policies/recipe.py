@@ -15,12 +15,7 @@ PAD, EOS = "<|pad|>", "<|end|>"
 
 
 def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
-    """A tokenizer as transformers takes it, which pads on the left and ends with `EOS`.
-
-    Args:
-        tokenizer: Holds `PAD` and `EOS`.
-        window: Longest text in tokens.
-    """
+    """A tokenizer as transformers takes it, which pads on the left and ends with `EOS`."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
