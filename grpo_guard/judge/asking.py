@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import tenacity
-from tenacity.wait import wait_base
 
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
@@ -31,6 +30,7 @@ ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 4
 NEUTRAL_TIMEOUT = 10.0
 # Number of pieces for a failed batch. Three rounds of this split 512 requests into single ones.
 PIECES = 8
+_BACKOFF: Final = tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
 # The deadline left no time to find out.
 _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
 
@@ -222,21 +222,13 @@ class Asker:
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(attempts)
             | tenacity.stop_before_delay(max(0.0, deadline - time.monotonic())),
-            wait=_RetryAfterOr(
-                tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
-            ),
+            wait=_pause,
             reraise=True,
         )
 
 
-class _RetryAfterOr(wait_base):
-    """The provider's Retry-After if it gave one, otherwise another strategy."""
-
-    def __init__(self, otherwise: wait_base) -> None:
-        self._otherwise = otherwise
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        outcome = retry_state.outcome
-        error = outcome.exception() if outcome is not None else None
-        wait = getattr(error, "retry_after", None)
-        return float(wait) if wait is not None else self._otherwise(retry_state)
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds to wait: the provider's Retry-After if it gave one."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    wait = getattr(error, "retry_after", None)
+    return float(wait) if wait is not None else _BACKOFF(state)

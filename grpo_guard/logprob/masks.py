@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -46,21 +45,20 @@ def false_places(
     """The places where the mask of a whole completion is not the declared sampler's, one finding
     each, in order; ``scorer`` is from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
-        sides = _sides(scores, sampling, profile)
+        inside, outside, shares = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):
             if kept := mask.kept[place]:
-                named = torch.zeros_like(sides.inside[i])
+                named = torch.zeros_like(inside[i])
                 named[torch.tensor(kept, device=named.device)] = True
                 for wrong, left_out in (
-                    (sides.inside[i] & ~named, True),
-                    (sides.outside[i] & named, False),
+                    (inside[i] & ~named, True),
+                    (outside[i] & named, False),
                 ):
                     if bool(wrong.any()):
-                        shares = torch.where(wrong, sides.shares[i], -1.0)
-                        token = int(shares.argmax())
+                        token = int(torch.where(wrong, shares[i], -1.0).argmax())
                         does, how = "names", "never draws"
                         if left_out:
-                            share = float(shares[token])
+                            share = float(shares[i, token])
                             does, how = "leaves out", f"draws with probability {share:.3g}"
                         yield Finding(
                             "claimed_mask",
@@ -87,18 +85,11 @@ def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tup
             yield rows, whole_rows(scores, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """Of each token of some rows, [R, V] each: whether the sampler keeps it or drops it whatever
-    drift does, and its probability under the sampler."""
-
-    inside: Tensor
-    outside: Tensor
-    shares: Tensor
-
-
-def _sides(scores: Tensor, sampling: SamplingSpec, profile: DriftProfile) -> _Sides:
-    """Args: scores, logits / temperature, [R, V]."""
+def _sides(
+    scores: Tensor, sampling: SamplingSpec, profile: DriftProfile
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens the sampler keeps, and which it drops, whatever drift does, and each token's
+    probability under it; scores are logits / temperature, [R, V] each."""
     ranked, order = scores.double().sort(-1, descending=True)
     size = ranked.shape[-1]
     drift = _drift(ranked, sampling.temperature, profile)
@@ -122,7 +113,7 @@ def _sides(scores: Tensor, sampling: SamplingSpec, profile: DriftProfile) -> _Si
     back = order.argsort(-1)
     # What no sampler can draw is outside, and what is certain to be drawn is inside.
     closed = ranked == -torch.inf
-    return _Sides(
+    return (
         (inside & ~closed).gather(-1, back),
         (outside | closed).gather(-1, back),
         (weights / whole).gather(-1, back),

@@ -89,11 +89,9 @@ class TokenStats:
 
     def at(self, places: Ints) -> TokenStats:
         """Select the statistics of these tokens, [m]."""
-        chosen: dict[str, Any] = {}
-        for column in fields(self):
-            values = getattr(self, column.name)
-            chosen[column.name] = None if values is None else values[places]
-        return TokenStats(**chosen)
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        columns = {name: v if v is None else v[places] for name, v in columns.items()}
+        return TokenStats(**columns)
 
     @property
     def finite(self) -> bool:
