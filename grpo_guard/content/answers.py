@@ -18,7 +18,6 @@ from grpo_guard.content.arithmetic.notation import NUMBER, SIGN, number, scan
 from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Unread
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000
@@ -224,9 +223,8 @@ def _values(text: str) -> set[Rational]:
         if tokens[at].kind == NUMBER:
             read = number(tokens[at].text)
             found |= {read[0]} if read is not None else set()
-        try:
-            side = reader.side(at)
-        except Unread:
+        side = reader.side(at)
+        if side is None:
             at += 1
             continue
         found |= {side.first} | ({side.value} if side.value is not None else set())
@@ -244,11 +242,8 @@ def _wanted(reference: str) -> Rational | None:
     tokens = scan(region, 0, len(region))
     for at, token in enumerate(tokens[:8]):
         if token.kind in STARTS or (token.kind == SIGN and token.text in "+-"):
-            try:
-                side = Reader(tokens).side(at)
-            except Unread:
-                return None
-            return None if side.dangling else side.value
+            side = Reader(tokens).side(at)
+            return None if side is None or side.dangling else side.value
     return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import EvidenceLedger, Guard, Policy
-from grpo_guard.content.length.compare import Comparison
+from grpo_guard.content.length.compare import compared, groups_of
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.core import registry
@@ -337,10 +337,8 @@ def test_threat_copies_do_not_narrow_the_spread() -> None:
         for i in range(6)
     ]
     copies = [Completion(f"Q{p}", "word " * 33, node="mal") for p in range(200) for _ in range(8)]
-    member, group = (comparison := Comparison([*batch, *copies], None, 3)).groups[0][0], 0
-    attacked = comparison.of(member, comparison.groups[group])
-    comparison = Comparison(batch, None, 3)
-    free = comparison.of(comparison.groups[0][0], comparison.groups[0])
+    (_, (attacked, *_)) = next(compared(groups_of([*batch, *copies]), 3))
+    (_, (free, *_)) = next(compared(groups_of(batch), 3))
     assert attacked is not None
     assert free is not None
     assert attacked.spread >= 0.9 * free.spread > 0.3

@@ -16,7 +16,7 @@ from grpo_guard.content.arithmetic.doubts import Doubts
 from grpo_guard.content.arithmetic.notation import number, scan
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
+from grpo_guard.content.arithmetic.side import Side, whole_number
 from grpo_guard.content.word_set import word_set
 
 _MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + t.SIGN)}]")
@@ -113,7 +113,7 @@ class _Chains:
             if self.kinds[at] == t.SIGN and not self._is_leading_sign(at):
                 at += 1
                 continue
-            side = self._side(at)
+            side = self.reader.side(at)
             if side is not None:
                 self.left, self.left_end, self.chained = side, side.end, False
             at = at + 1 if side is None else side.end
@@ -132,12 +132,6 @@ class _Chains:
                 t.OF,
             )
         return kind in (t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR, t.SIGN, t.UNKNOWN)
-
-    def _side(self, at: int) -> Side | None:
-        try:
-            return self.reader.side(at)
-        except Unread:
-            return None
 
     def _is_leading_sign(self, at: int) -> bool:
         token = self.tokens[at]
@@ -162,7 +156,9 @@ class _Chains:
         named = begin > at + 1 and self.kinds[begin] == t.SIGN
         # Without a left side, this one only matters as the left side of the next relation.
         idle = left is None and not self._may_continue(begin)
-        right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
+        right = (
+            self.reader.side(begin) if begin < self.reader.count and not (named or idle) else None
+        )
         if right is None and left is not None and left.operators:
             right = self._zero_padded(begin)
         if right is None:
@@ -217,7 +213,7 @@ class _Chains:
         if left is None or not joined or not left.operators or chained:
             return None, at + 1
         begin, approximate = self._skip_fillers(at + 1)
-        right = self._side(begin) if self.kinds[begin] == t.NUMBER else None
+        right = self.reader.side(begin) if self.kinds[begin] == t.NUMBER else None
         if (
             right is None
             or not right.is_number

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from grpo_guard.content.arithmetic.notation import scan
 from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Unread
 
 MOST: Final = 20
 _NUMBER: Final = r"\$?[0-9]{1,12}(?:\.[0-9]{1,6})?"
@@ -62,8 +61,5 @@ def wrong_inequalities(text: str) -> Iterator[Inequality]:
 def _value(side: re.Match[str]) -> Rational | None:
     """The value of a side; None if it divides by zero or cannot be parsed."""
     reader = Reader(scan(side.string, *side.span()))
-    try:
-        read = reader.side(0)
-    except Unread:
-        return None
-    return read.value if read.end == reader.count else None
+    read = reader.side(0)
+    return read.value if read is not None and read.end == reader.count else None

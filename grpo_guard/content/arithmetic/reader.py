@@ -30,12 +30,8 @@ class Reader:
         self.kinds = "".join(map(_kind, tokens)) + OUTSIDE * 6
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
-    def side(self, at: int) -> Side:
-        """Read the longest side that begins at token ``at``.
-
-        Raises:
-            Unread: no side begins there.
-        """
+    def side(self, at: int) -> Side | None:
+        """The longest side that begins at token ``at``; None if none does."""
         token, end = self.tokens[at], self.count
         if token.kind == NUMBER and self.kinds[at + 1] in ENDS and token.text.isdigit():
             read = number(token.text)
@@ -43,7 +39,10 @@ class Reader:
                 return whole_number(at, token, read[0])  # shortcut for most results
         side = Side(at)
         parse = self._parse(side, ARITHMETIC, {})
-        value, side.end = parse.level(at, end, 0)
+        try:
+            value, side.end = parse.level(at, end, 0)
+        except Unread:
+            return None
         side.value = None if parse.undefined else value
         side.start, side.stop = token.start, self.tokens[side.end - 1].end
         return side

@@ -64,9 +64,7 @@ def examples(program: Program) -> str | None:
     Args:
         program: The result of `read`.
     """
-    imported = "doctest" in program.aliases.values()
-    imported = imported or any(module == "doctest" for module, _ in program.members.values())
-    if not imported:
+    if "doctest" not in program.packages:
         return None
     texts = [node.value for node in program.texts if isinstance(node.value, str)]
     lines = [m[1] or "" for text in texts if ">>>" in text for m in _EXAMPLE.finditer(text)]
@@ -205,14 +203,12 @@ def _is_type(node: ast.expr) -> bool:
 
 
 def _runs(view: View, levels: int = 3) -> list[Note]:
-    """Imports, and strings run in turn, in strings that a module of these runs.
+    """Imports, and strings run in turn, in strings that profilers, timers and debuggers run.
 
     A string that is put together from letters rejects; one with gaps is read without them.
     """
     program = view.program
-    imported = {module.partition(".")[0] for module in program.aliases.values()}
-    imported.update(module.partition(".")[0] for module, _ in program.members.values())
-    if levels == 0 or _MODULES.isdisjoint(imported):
+    if levels == 0 or _MODULES.isdisjoint(program.packages):
         return []
     notes: list[Note] = []
     left = MAX_STRINGS
@@ -253,7 +249,8 @@ def _found(argument: ast.expr, view: View, levels: int) -> list[tuple[str, str]]
 
 
 def _read_in_turn(text: str, view: View, levels: int) -> list[Note]:
-    inside = view.inside(parse(source := Source(text)), source)
+    source = Source(text)
+    inside = view.inside(parse(source), source)
     if inside is None:
         return scan(text, view.modules)
     # What is timed is usually in the program itself.

@@ -97,6 +97,12 @@ class Program:
         imported = {a.asname or a.name.partition(".")[0] for node in nodes for a in node.names}
         return frozenset(self.module.bound.keys() - imported)
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """The top-level names of all modules that it imports or takes members of."""
+        members = (module for module, _ in self.members.values())
+        return frozenset(m.partition(".")[0] for m in (*self.aliases.values(), *members))
+
     @cached_property
     def read_names(self) -> frozenset[str]:
         """All names that are read. Most checks concern few names and can stop here."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -183,45 +183,39 @@ class Excess:
         return tail(self.log_ratio / self.spread / inflation)
 
 
-class Comparison:
-    """The groups in one batch and their usual lengths.
+def compared(groups: Sequence[Group], wanted: int) -> Iterator[tuple[Group, list[Excess | None]]]:
+    """Yield each group of a batch with the excess of its members.
+
+    It is None with fewer than `FEWEST_NODES` other nodes.
 
     Args:
-        batch: Completions of any groups and nodes.
-        reward_of: Reward of a completion; None = whether its answer matches the reference that
-            most of the prompt's nodes give.
+        groups: All groups of the batch.
         wanted: How many equals (same prompt and worth) from other nodes a comparison needs; with
             fewer, all other nodes' work is used.
     """
+    by_worth = [_by_worth(group) for group in groups]
+    spread = _pooled_spread(part for parts in by_worth for part in parts.values())
+    mixed = max(spread, _pooled_spread(groups))
+    for group, parts in zip(groups, by_worth, strict=True):
+        equals = {worth: _NodeMedians(part) for worth, part in parts.items()}
+        all_nodes = _NodeMedians(group)
+        yield (
+            group,
+            [
+                _excess(member, equals[member.worth].without(member.node, wanted), spread)
+                or _excess(member, all_nodes.without(member.node, 1), mixed)
+                for member in group
+            ],
+        )
 
-    def __init__(
-        self, batch: Sequence[Completion], reward_of: RewardOf | None, wanted: int
-    ) -> None:
-        self.groups = groups_of(batch, reward_of)
-        self.wanted = wanted
-        self._equals: dict[tuple[int, float | None], _NodeMedians] = {}
-        self._all: dict[int, _NodeMedians] = {}
-        for place, group in enumerate(self.groups):
-            for worth, members in _by_worth(group).items():
-                self._equals[place, worth] = _NodeMedians(members)
-            self._all[place] = _NodeMedians(group)
-        self._place = {id(group): place for place, group in enumerate(self.groups)}
-        self._spread = _pooled_spread(part for g in self.groups for part in _by_worth(g).values())
-        self._mixed = _pooled_spread(self.groups)
 
-    def of(self, member: Member, group: Group) -> Excess | None:
-        """Return a member's excess; None with fewer than `FEWEST_NODES` other nodes."""
-        place = self._place[id(group)]
-        equals = self._equals[place, member.worth]
-        found = equals.without(member.node, self.wanted)
-        spread = self._spread
-        if found is None:
-            found = self._all[place].without(member.node, 1)
-            spread = max(spread, self._mixed)
-        if found is None:
-            return None
-        centre, nodes, peers = found
-        return Excess(math.log(member.length) - centre, spread, nodes, peers)
+def _excess(
+    member: Member, reference: tuple[float, int, int] | None, spread: float
+) -> Excess | None:
+    if reference is None:
+        return None
+    centre, nodes, peers = reference
+    return Excess(math.log(member.length) - centre, spread, nodes, peers)
 
 
 class _NodeMedians:

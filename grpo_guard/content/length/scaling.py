@@ -9,12 +9,8 @@ Nodes do show a difference. If a node's paid answers are again and again longer 
 nodes' answers to the same prompts, by more than its unpaid answers are, it chooses its length for
 the reward (`UsualLengths`). A model that thinks at length is long when it is wrong, too.
 
-Only nodes that choose their length are scaled. Their factor is 1 up to the middle of the other
-nodes' lengths and falls steeply beyond it, as a power set by the group's spread, down to 0.
-
-The reference for scaling comes from at least two other nodes, more than half of which must write
-shorter (`Comparison`). So nothing is scaled if nodes have no names, or each answers prompts of its
-own.
+Only nodes that choose their length are scaled, and none if nodes have no names or each answers
+prompts of its own: a reference takes two other nodes (`compared`).
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from grpo_guard.content.length.compare import Comparison, Excess, Member, RewardOf
+from grpo_guard.content.length.compare import Excess, Member, RewardOf, compared, groups_of
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.turns import own_words
@@ -112,13 +108,13 @@ class LengthScaling:
         return factors
 
     def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
-        comparison = Comparison(batch, self.reward_of, self.wanted_peers)
-        found = [(m, comparison.of(m, group)) for group in comparison.groups for m in group]
+        groups = groups_of(batch, self.reward_of)
         # One or two peers are not enough: a sender of two words would take the reward of the right
         # answer next to it.
         return [
             (member, excess)
-            for member, excess in found
+            for group, excesses in compared(groups, self.wanted_peers)
+            for member, excess in zip(group, excesses, strict=True)
             if excess is not None and excess.peers >= self.wanted_peers
         ]
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from grpo_guard.content.length.compare import (
-    Comparison,
     Excess,
     RewardOf,
+    compared,
+    groups_of,
     reward_in_metadata,
 )
 from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
@@ -128,16 +129,16 @@ class LengthVerifier(RuleVerifier):
             self.memory.load_state_dict(lengths)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        comparison = Comparison(batch, self.reward_of, self.min_peers)
+        groups = groups_of(batch, self.reward_of)
         convicted: dict[str, float] = {}
         if self.memory is not None:
-            self.memory.observe(comparison.groups)
+            self.memory.observe(groups)
             convicted = self.memory.convicted()
         verdicts: dict[int, Verdict] = {}
-        for group in comparison.groups:
+        for group, excesses in compared(groups, self.min_peers):
             prompt, alone = batch[group[0].index].prompt_text, len(group) == 1
-            for member in group:
-                text, excess = batch[member.index].text, comparison.of(member, group)
+            for member, excess in zip(group, excesses, strict=True):
+                text = batch[member.index].text
                 evidence = None if member.node is None else convicted.get(member.node)
                 shown = [
                     _redundant(blatantly_redundant(text, prompt)),

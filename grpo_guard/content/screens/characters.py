@@ -21,9 +21,9 @@ from grpo_guard.core.verdict import Finding
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
 # Zero-width characters, fillers that render as nothing, invisible operators. Blanks with a visible
 # width are layout: models indent with them and set them around units.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
-    "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
+_INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
+    "\u3164\ufeff\uffa0\U0001d173-\U0001d17a"
 )
 # Nobody scrolls past a screenful of blanks to read on, and mixed tabs and blanks can encode bits.
 # Each pattern begins with what it looks for, so that most of a text is skipped at once.
@@ -58,6 +58,11 @@ _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd
                       "\u20e4-\u20f0]")  # fmt: skip
 # Honest work strikes out a few terms; a code needs many characters.
 _FEW = 8
+
+
+def _screen(kind: str, characters: str, what: str, excused: _Excused) -> Screen:
+    """A screen that finds runs of a class of characters."""
+    return Screen(kind, REJECT, partial(_look, kind, re.compile(f"[{characters}]+"), what, excused))
 
 
 def _look(
@@ -129,27 +134,6 @@ def _right_to_left(view: View, match: re.Match[str]) -> bool:
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
 
 
-invisible = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
-_controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
-tag_characters = partial(
-    _look, "tag_character", re.compile("[\U000e0000-\U000e007f]+"), "tag characters", _is_flag
-)
-variation_selectors = partial(
-    _look,
-    "variation_selector",
-    re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"),
-    "variation selectors where they have no use",
-    _is_variant,
-)
-bidi_controls = partial(
-    _look,
-    "bidi",
-    re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"),
-    "controls of writing direction",
-    _right_to_left,
-)
-
-
 def stacked_marks(view: View) -> Iterator[Finding]:
     """Three or more marks on one letter, or many letters struck through or enclosed."""
     if not _MARK.search(view.others):
@@ -165,7 +149,8 @@ def stacked_marks(view: View) -> Iterator[Finding]:
 def control_characters(view: View) -> Iterator[Finding]:
     """Control, separator, private-use and non-characters; tabs and line ends are allowed."""
     if not view.ascii:
-        yield from _controls(view)
+        what = "control or private characters"
+        yield from _look("control", _CONTROL, what, _copied, view)
     elif view.others:  # of ASCII, only control characters
         match = _CONTROL.search(view.text)
         if match is not None and not _copied(view, match):
@@ -190,11 +175,21 @@ def blank_runs(view: View) -> Iterator[Finding]:
 
 
 SCREENS: Final = (
-    Screen("invisible", REJECT, invisible),
-    Screen("tag_character", REJECT, tag_characters),
-    Screen("variation_selector", REJECT, variation_selectors),
+    _screen("invisible", _INVISIBLE, "invisible characters", _joins),
+    _screen("tag_character", "\U000e0000-\U000e007f", "tag characters", _is_flag),
+    _screen(
+        "variation_selector",
+        "\ufe00-\ufe0f\U000e0100-\U000e01ef",
+        "variation selectors where they have no use",
+        _is_variant,
+    ),
     Screen("combining", REJECT, stacked_marks),
-    Screen("bidi", REJECT, bidi_controls),
+    _screen(
+        "bidi",
+        "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069",
+        "controls of writing direction",
+        _right_to_left,
+    ),
     Screen("control", REJECT, control_characters),
     Screen("blank_run", REJECT, blank_runs),
 )
