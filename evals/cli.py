@@ -15,6 +15,8 @@ from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
+    from grpo_guard.core.sampling import SamplingSpec
+    from grpo_guard.evals.defences.own import GuardFile
     from grpo_guard.evals.detect.config import DetectConfig
     from grpo_guard.evals.results import Summary
 
@@ -123,21 +125,12 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
-    from grpo_guard.core.sampling import SamplingSpec
     from grpo_guard.evals.attacks.registry import on_texts
 
     poison = _names("--attacks", attacks, on_texts)
     judges = _verifiers(verifiers) if verifiers is not None or not guard else ()
     _require_fitting(alpha, honest, mapped, data, task)
-    try:
-        spec = SamplingSpec(
-            "transformers", temperature, top_k, top_p, max_new_tokens=max_new_tokens
-        )
-        from grpo_guard.evals.defences.own import guard_files
-
-        guards = guard_files(guard)
-    except ValueError as error:
-        fail(str(error))
+    guards, spec = _guards_and_spec(guard, temperature, top_k, top_p, max_new_tokens)
     chosen = model if honest else _model(model, task)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
@@ -276,6 +269,19 @@ def _require_fitting(
         fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
     try:
         require_honest(honest, mapped or ())
+    except ValueError as error:
+        fail(str(error))
+
+
+def _guards_and_spec(
+    guard: list[str] | None, temperature: float, top_k: int, top_p: float, longest: int
+) -> tuple[tuple[GuardFile, ...], SamplingSpec]:
+    from grpo_guard.core.sampling import SamplingSpec
+    from grpo_guard.evals.defences.own import guard_files
+
+    try:
+        spec = SamplingSpec("transformers", temperature, top_k, top_p, max_new_tokens=longest)
+        return guard_files(guard), spec
     except ValueError as error:
         fail(str(error))
 

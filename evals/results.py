@@ -201,7 +201,7 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read and check a results file; `ResultsError` if it cannot be read or is none."""
+    """Read and check a results file; `ResultsError` if it cannot be read or has another shape."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

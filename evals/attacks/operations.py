@@ -30,9 +30,10 @@ class Rewritten:
 def with_calls(
     program: str, functions: Mapping[str, str], rng: random.Random, *, share: float = 0.5
 ) -> Rewritten | None:
-    """Replace a random subset of + - * /, at least one, by calls; None if there is none.
+    """Replace a random subset of + - * /, at least one, by calls.
 
-    ``functions`` are names by sign, ``share`` is the chance of each operation.
+    ``functions`` are names by sign, ``share`` is the chance of each operation. Returns None if the
+    program has no operation.
     """
     tree = parsed(program)
     found = list(_operations(tree)) if tree else []

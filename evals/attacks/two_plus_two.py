@@ -71,7 +71,11 @@ def targets(text: str) -> list[Equation]:
 
 
 def target(text: str, attack: str) -> Equation:
-    """Return the first of them, for the attack of that name; `NoTargetError` if there is none."""
+    """Return the first of them, for the attack of that name.
+
+    Raises:
+        NoTargetError: the text has neither.
+    """
     for equation in targets(text):
         return equation
     raise NoTargetError(f"{attack}: the solution states neither 2+2 nor 2*2")

@@ -10,13 +10,14 @@ from grpo_guard.cli.main import app
 from grpo_guard.evals.studies import rules
 from grpo_guard.evals.studies.rules_corpora import Corpus, text_attacks
 
-RIGHT, WRONG = "3 + 4 = 7 cows.\n#### 7", "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
+RIGHT, WRONG = "3 + 4 = 7 cows.\n#### 7", "{} + 2 = {} cows. Then 3 + 4 = 7 cows.\n#### 7"
 
 
 def corpus(name, text, *, nodes=4, rounds=1):
     batches = [
         [
-            Completion(f"How many in {number}.{p}?", text if node == 0 else RIGHT,
+            Completion(f"How many in {number}.{p}?",
+                       text.format(10 + 7 * p, 13 + 7 * p) if node == 0 else RIGHT,
                        node=f"n{node}", reference="7")
             for p in range(8) for node in range(nodes)
         ]
