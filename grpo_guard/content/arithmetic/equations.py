@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import starmap
 from typing import Final
 
@@ -15,6 +16,7 @@ from grpo_guard.content.arithmetic.doubts import SUPPOSING
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.plain import Plain, settled
 from grpo_guard.content.arithmetic.rereadings import other_readings
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 from grpo_guard.content.arithmetic.units import sizes_of
@@ -109,6 +111,10 @@ def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equa
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
     for start, end, source in places:
+        plain = settled(source, start, end)
+        if plain is not None:
+            checker.settle(plain)
+            continue
         for link in links(source, start, end):
             checker.add(link, (source, start, end))
         if checker.wrong >= MOST_WRONG:
@@ -148,6 +154,11 @@ def _running_value(link: Link) -> Rational | None:
     if not right.operators or link.reader.kinds[right.at] != NUMBER or left.value is None:
         return None
     return link.reader.again(right, ARITHMETIC, {right.at: left.value - right.first})
+
+
+# Bypasses the class's constructor, as for tokens: most equations are true.
+_true: Final = partial(tuple.__new__, Equation)
+_NOTHING_ELSE: Final = (False, None, "")
 
 
 class _Checker:
@@ -198,6 +209,13 @@ class _Checker:
             return
         self.wrong += not holds
         self._add(link, exact, stated, holds, doubt)
+
+    def settle(self, plain: Iterable[Plain]) -> None:
+        """Record true equations that needed no parser."""
+        for value, left, stated in plain:
+            written = self.text[left[0] : min(left[1], left[0] + 200)]
+            extent = left[0], stated[1]
+            self.found.append(_true((written, value, value, stated, extent, True, *_NOTHING_ELSE)))
 
     def _is_exchanged(self, left: Side, right: Side) -> bool:
         """``470 € = $517``: both sides are money, in different currencies."""

@@ -149,7 +149,7 @@ _KEYWORDS: Final = {
     "and": (WORDS, "and"),
 }
 _ASIDE_KEYS: Final = frozenset(_ASIDES.replace("\\", "").split("|"))
-_KEY_STARTS: Final = frozenset(
+KEY_STARTS: Final = frozenset(
     re.split(r"[ .\\]", key)[0] for key in (*_KEYWORDS, *_VERBS.split("|"), *_ASIDES.split("|"))
 )
 _DROPPED: Final = frozenset("$`&")
@@ -170,7 +170,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         place, stopped = match.span(group)
         piece = text[place:stopped]
         if group == "f" or group == "w":
-            if place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split()):
+            if place >= skip and KEY_STARTS.isdisjoint(piece.lower().split()):
                 # Prose without the first word of any key is taken in one piece.
                 if begin < 0 or place != stop + 1 or text[stop] != " ":
                     if begin >= 0:
@@ -182,7 +182,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
                 at, place = place, place + len(word) + 1
                 if at < skip:
                     continue  # inside a key of several words
-                key = _key(text, at, end) if word.lower() in _KEY_STARTS else None
+                key = _key(text, at, end) if word.lower() in KEY_STARTS else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
                     continue

@@ -1,0 +1,185 @@
+"""Settle lines of plain prose whose equations are all true, with one compiled scan.
+
+Most lines that hold an equation are words, numbers and something like ``16 - 3 = 13``. If every
+equation of such a line is exactly true, its values are all that matters: whatever is next to a true
+equation cannot make it wrong. So these lines need neither tokens nor other readings. A line with
+anything else (another sign, an operator in words, a bracket before a number, an equation that is
+not exactly true) is left to the full parser.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from grpo_guard.content.arithmetic.notation import KEY_STARTS, number
+from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide
+from grpo_guard.content.arithmetic.units import SCALES, is_plain, unit_words
+
+_LONGEST: Final = 20  # characters of a number, so that products of a few stay small
+_MOST_OPERATORS: Final = 12
+_NUMBER: Final = rf"[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+(?![0-9])(?![.,][0-9])"
+# Before a number, these words are operators.
+_OPERATORS: Final = ("times", "plus", "minus", "by", "of", "x")
+_BEGIN: Final = r"(?<![\w.,)\"-])(?<![\w.,)\"-]\$)(?<![0-9][ ])(?<![0-9][ ]\$)" + "".join(
+    rf"(?<!(?i:{word})[ ])(?<!(?i:{word})[ ]\$)" for word in _OPERATORS
+)
+_UNIT: Final = r"[ ][a-z]{2,20}+(?:[ ][a-z]{1,20}+){0,4}+"
+_OPERAND: Final = rf"\$?{_NUMBER}(?:{_UNIT}(?=[ ]?[-+*/=]))?+"
+_SIDE: Final = (
+    rf"{_OPERAND}(?:[ ]?[-+*/][ ]?{_OPERAND}|[ ][xX][ ]{_OPERAND}){{0,{_MOST_OPERATORS}}}+"
+)
+# A name, a bracket, a sign or another number behind a number may be part of it.
+_BEHIND: Final = r"(?![ ]?[A-Z0-9(!%])(?![ ]?\$)(?!\.\.)(?![a-z'\"])"
+# Prose has single blanks and no signs. Whatever this does not match is for the full parser.
+_PLACE: Final = re.compile(
+    rf"""
+    (?:[A-Za-z,;:?"]++|[ ](?![ ])|\.(?![.0-9])|'(?<=[A-Za-z]')|-(?<=[a-z]-)(?=[a-z])
+      |\$(?=[0-9])|!(?<=[A-Za-z]!)|\((?=[A-Za-z])|\)(?![ ]?(?:[(0-9]|of)))*+
+    (?:{_BEGIN}(?:
+        (?P<sides>{_SIDE}(?:[ ]?=[ $]{{0,400}}+{_SIDE})++){_BEHIND}
+        (?:[ ](?P<unit>[a-z]++)(?![\w'-]))?+
+      | \$?{_NUMBER}{_BEHIND}
+    )|\Z)
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_BLANKS: Final = re.compile("[ ]*+")
+_PIECE: Final = re.compile(
+    r"[0-9](?:[0-9]|[.,](?=[0-9]))*+|[-+*/]|[xX](?=[ ])|[a-z]{2,}+(?:[ ][a-z]++)*+"
+)
+
+
+class Plain(NamedTuple):
+    """A true equation: its value, and the spans of its left side and of its stated result."""
+
+    value: Rational
+    left: tuple[int, int]
+    stated: tuple[int, int]
+
+
+class _Side(NamedTuple):
+    value: Rational
+    operators: str
+    counted: bool  # has a unit
+    span: tuple[int, int]
+
+
+# Bypass the classes' constructors, as for tokens.
+_plain: Final = partial(tuple.__new__, Plain)
+_read: Final = partial(tuple.__new__, _Side)
+
+
+def settled(text: str, start: int, end: int) -> list[Plain] | None:
+    """Return all equations of ``text[start:end]`` if they are plain and true; None if unknown.
+
+    They are those that `chains.links` finds there, and linear time suffices to find them.
+
+    Args:
+        text: The folded text.
+        start, end: A line or a calculator note in it.
+    """
+    if "ercent" in (line := text[start:end]) or "pprox" in line:
+        return None
+    found: list[Plain] = []
+    at = _BLANKS.match(text, start, end).end()  # type: ignore[union-attr]
+    while at < end:
+        place = _PLACE.match(text, at, end)
+        if place is None:
+            return None
+        at = place.end()
+        if place["sides"] is not None and not _add(found, text, place):
+            return None
+    return found
+
+
+def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
+    """Add the equations of one chain; return whether all are statements, and true."""
+    unit, chain, at = place["unit"], place["sides"], place.start("sides")
+    if unit is not None and (len(unit) < 2 or unit in SCALES or not is_plain(unit)):
+        return False
+    sides: list[_Side] = []
+    for written in chain.split("="):
+        side = _side(written, at)
+        if side is None or (sides and side.value != sides[0].value):
+            return False
+        sides.append(side)
+        at += len(written) + 1
+    last = sides[-1]
+    if last.operators or last.counted or not sides[0].operators:
+        return False
+    for i, (left, right) in enumerate(pairwise(sides)):
+        operators = left.operators
+        measured = left.counted or right.counted or (right is last and unit is not None)
+        if measured and not operators:
+            return False  # "= 12 months = 1 year"
+        ranged = operators == "-" and i == 0 and left.value < 0
+        if (ranged or operators == "//") and " " not in text[slice(*left.span)]:
+            return False  # a range, a date
+        if operators[:1] == "/" and text.endswith("and ", 0, left.span[0]):
+            return False  # "3 and 1/2"
+        found.append(_plain((left.value, left.span, right.span)))
+    return True
+
+
+def _side(written: str, at: int) -> _Side | None:
+    """Evaluate a side that begins at ``at`` in the text; None if the full parser must."""
+    stripped = written.lstrip(" $")
+    start = at + len(written) - len(stripped)
+    stripped = stripped.rstrip(" $")
+    read = _evaluated(stripped)
+    return None if read is None else _read((*read, (start, start + len(stripped))))
+
+
+# A sum stands in its note as well as around it, and in other answers to the same question.
+@lru_cache(maxsize=1024)
+def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
+    """Value, operators and whether there is a unit; None if the full parser must read it."""
+    if written.isdigit():  # most right sides
+        value = _value(written)
+        return None if value is None else (value, "", False)
+    total: Rational = 0
+    term: Rational = 0
+    operators, sign, counted = "", "", False
+    for piece in _PIECE.findall(written):
+        if piece[0].isdigit():
+            value = _value(piece)
+            if value is None:
+                return None
+            if sign == "*":
+                term *= value
+            elif sign == "/":
+                try:
+                    term = divide(term, value)
+                except UndefinedError:
+                    return None
+            else:
+                total += term
+                term = -value if sign == "-" else value
+        elif len(piece) == 1:
+            sign = "*" if piece in "xX" else piece
+            operators += sign
+        elif _is_unit(piece):
+            counted = True
+        else:
+            return None
+    return total + term, operators, counted
+
+
+def _value(written: str) -> Rational | None:
+    """The value of a number, which is short; None if it is ambiguous."""
+    if written.isdigit() and written[0] != "0":
+        return int(written)
+    read = number(written)
+    return None if read is None else read[0]
+
+
+@lru_cache(maxsize=4096)
+def _is_unit(words: str) -> bool:
+    """Whether these words after a number leave its value as it is."""
+    each = words.split()
+    if not KEY_STARTS.isdisjoint(each) or each[0] in SCALES or not is_plain(each[0]):
+        return False
+    return unit_words(words) is not None
