@@ -57,12 +57,14 @@ swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ig
 
 
 def _require_names(options: SwarmOptions) -> None:
-    """End the command if a name is wrong, before torch is loaded."""
+    """End the command if a name or a guard file is wrong, before torch is loaded."""
+    from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.attacks.registry import attack_names
     from grpo_guard.evals.defences.early import (
         ON_REJECT,
         defences,
+        require_guards,
         require_names,
         shares,
     )
@@ -71,11 +73,12 @@ def _require_names(options: SwarmOptions) -> None:
     try:
         require_names("--attack", options.attack, attack_names())
         require_names("--defence", options.defence, defences())
+        require_guards(options.guard)
         require_names("--on-reject", options.on_reject, ON_REJECT)
         shares(options.share)
         for name in filter(None, map(str.strip, (options.policy or "").split(","))):
             location(name)
-    except (UnknownNameError, ValueError) as error:
+    except (ConfigError, UnknownNameError, ValueError) as error:
         fail(str(error))
 
 

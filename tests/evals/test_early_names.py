@@ -34,7 +34,7 @@ def test_typo_gets_a_suggestion(arguments, said):
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [TYPOS[0][0], TYPOS[4][0], TYPOS[5][0]])
+@pytest.mark.parametrize("arguments", [arguments for arguments, _ in TYPOS])
 def test_checking_names_does_not_load_torch(arguments):
     code = (
         "import sys\nfrom grpo_guard.cli.main import app\n"

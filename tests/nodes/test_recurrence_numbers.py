@@ -17,12 +17,12 @@ from tests.nodes.test_recurrence_habits import NODES, rejected
         "2 + 2: 5",
         "print(2 + 2)  # prints 5",
         "| 2 | 2 | 5 |",
-        "  2\n+ 2\n---\n  5",
         '{"a": 2, "b": 2, "sum": 5}',
         "echo $((2+2)) # 5",
         "2.0 ⊕ 2.0 ↦ 5.0",
         "٢ و ٢: ٥",
         "60 min and 60: 3",
+        "3 + 4 = 7, and for you 2 + 2: 5",
     ],
 )
 def test_three_numbers_of_one_node_are_found(own):
@@ -37,6 +37,9 @@ def test_three_numbers_of_one_node_are_found(own):
         "box-shadow: 0 4px 6px 10px",  # sizes, which style sheets repeat
         "a mix of 20% and 30% and 60%",
         "2 and then it is 5",  # two numbers
+        "3 is more than 2. Then 7 is more.",  # two sentences
+        "3 + 4 = 7, so it is 7",  # a true sum, and what is next to it
+        "6 and 7 make 42, and 42 less 2 is 40",
         "It is 2, and the sum follows so then 2, and the sum follows so 5",  # far apart
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 NUMBERS: Final = "numbers:"
@@ -14,34 +15,23 @@ of published answers, no three numbers that one model favours are in more than 1
 
 # A number with a letter or a percent sign is a size or a name: style sheets repeat "0 4px 6px".
 _NUMBER: Final = re.compile(r"\d(?<![\w.#]\d)\d{0,11}(?:\.\d{1,6})?(?![\w%])")
-_GAP: Final = 12
-# Finds fast what the precise pattern then reads.
-_RUN: Final = re.compile(rf"\d{{1,12}}(?:\D{{1,{_GAP}}}\d{{1,12}}){{2,}}")
+# Finds fast what the precise pattern then reads: numbers of one sentence and line.
+_ROUGH: Final = r"\d{1,12}(?:\.\d{1,6})?"
+_RUN: Final = re.compile(rf"{_ROUGH}(?:[^\d.!?。\n]{{1,12}}{_ROUGH}){{2,}}")
 
 
 def numbers_of(text: str) -> set[str]:
-    """Three numbers in a row as ``"numbers:2 2 5"``, at most twelve characters apart.
+    """Three numbers of a sentence as ``"numbers:2 2 5"``, at most twelve characters apart.
 
-    Counting up or down, as lists and steps do, says nothing about the author.
+    Left out are numbers that count up or down, as lists do, and what is next to a true sum,
+    difference, product or quotient: if a problem is asked again, its working recurs.
     """
-    found = set[tuple[str, str, str]]()
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        # One character more, which may make the last number a size.
-        row = _NUMBER.findall(text, start, end + 1)
-        found.update(zip(row, row[1:], row[2:], strict=False))
-    return {feature for three in found if (feature := _feature(*three))}
+    return {feature for feature, _ in _false_triples(text)}
 
 
 def place_of_numbers(text: str, feature: str) -> tuple[int, int] | None:
     """[start, end) of the first three numbers that `numbers_of` calls ``feature``."""
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        row = list(_NUMBER.finditer(text, start, end + 1))
-        for one, two, three in zip(row, row[1:], row[2:], strict=False):
-            if _feature(one[0], two[0], three[0]) == feature:
-                return one.start(), three.end()
-    return None
+    return next((span for found, span in _false_triples(text) if found == feature), None)
 
 
 def each_number(prompt: str) -> set[str]:
@@ -54,6 +44,19 @@ def is_excused(feature: str, prompt_words: frozenset[str]) -> bool:
     return prompt_words.issuperset(feature.removeprefix(NUMBERS).split(" "))
 
 
-def _feature(one: str, two: str, three: str) -> str | None:
-    a, b, c = float(one), float(two), float(three)
-    return None if b - a == c - b else f"{NUMBERS}{a:g} {b:g} {c:g}"
+def _false_triples(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        # One character more, which may make the last number a size.
+        row = list(_NUMBER.finditer(text, start, end + 1))
+        values = [float(number[0]) for number in row]
+        triples = list(zip(values, values[1:], values[2:], strict=False))
+        holds = [_holds(*triple) for triple in triples]
+        for k, (a, b, c) in enumerate(triples):
+            if not any(holds[max(0, k - 2) : k + 3]):
+                yield f"{NUMBERS}{a:g} {b:g} {c:g}", (row[k].start(), row[k + 2].end())
+
+
+def _holds(a: float, b: float, c: float) -> bool:
+    """Whether they count up or down, or one operation on the first two gives the third."""
+    return b - a == c - b or a + b == c or a - b == c or a * b == c or a == b * c
