@@ -7,6 +7,7 @@ from itertools import compress
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import ruger, smallest_p
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, applicable_of
 from grpo_guard.core.verifier import AllOf, AnyOf, ByRow, CompletionVerifier, Ensemble
@@ -139,9 +140,12 @@ def only(
 
     Raises:
         ValueError: no condition was given.
+        TypeError: ``when`` cannot be called.
     """
     if task is None and node is None and when is None:
         raise ValueError("only(...): expected task=, node= or when=, got none of them")
+    if when is not None and not callable(when):
+        raise TypeError(f"only.when: expected a function of a completion, got {shown(when)}")
 
     def matches(completion: Completion) -> bool:
         return (

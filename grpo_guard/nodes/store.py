@@ -70,6 +70,11 @@ def in_folder(path: Path) -> Path:
 
 
 def _made(folder: Path) -> Path:
+    if folder.parts[:1] == ("~",) and not Path("~").is_dir():
+        raise ValueError(
+            f"state: expected a folder's path, got {str(folder)!r}; ~ is not expanded, write the "
+            "whole path"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

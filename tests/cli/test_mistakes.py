@@ -5,8 +5,10 @@ to write instead.
 import inspect
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -59,6 +61,7 @@ class Tokenizer:
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
 HELLO = Completion("p", "t")
+SHOUTING = Shouting()
 CALLS = {
     "one verifier beside": (
         lambda: presets.different_weights(beside=Shouting()),
@@ -170,6 +173,26 @@ CALLS = {
         lambda: Guard(Shouting()).apply(["1"], [HELLO]),
         r"rewards\[0\]: expected a number or None, got '1'",
     ),
+    "a list for a reward": (
+        lambda: Guard(Shouting()).apply([[1.0]], [HELLO]),
+        r"rewards\[0\]: expected a number or None, got list; .*write float",
+    ),
+    "a column of rewards": (
+        lambda: Guard(Shouting()).apply(np.ones((1, 1)), [HELLO]),
+        r"rewards: expected one number .*got the shape \[1, 1\]; add up the columns",
+    ),
+    "an array of texts for rewards": (
+        lambda: Guard(Shouting()).apply(np.array(["1"]), [HELLO]),
+        r"rewards\[0\]: expected a number or None, got '1'",
+    ),
+    "a set of rewards": (
+        lambda: Guard(Shouting()).apply({1.0}, [HELLO]),
+        "rewards: expected one number or None per completion, in a list, got set",
+    ),
+    "a decimal reward": (
+        lambda: Guard(Shouting()).apply([Decimal(1)], [HELLO]),
+        r"rewards\[0\]: expected a number or None, got Decimal",
+    ),
     "too many rewards": (
         lambda: Guard(Shouting()).apply([1.0, 2.0], [HELLO]),
         "rewards: expected 1, one per completion, got 2",
@@ -177,6 +200,62 @@ CALLS = {
     "verdicts for a review": (
         lambda: Guard(Shouting()).settle([1.0], [accept("x")]),
         "review: expected what Guard.review returns, got list",
+    ),
+    "verifiers for a verifier": (
+        lambda: Guard(verifiers=[Shouting]),
+        "Guard: expected one of verifier, .*got 'verifiers'; did you mean 'verifier'?",
+    ),
+    "a guard for a verifier": (
+        lambda: guard(Guard(Shouting())),
+        "Guard.verifier: .*got a guard, which is complete; use it by itself, or write guard.verif",
+    ),
+    "a guard beside": (
+        lambda: presets.different_weights(beside=[Guard(Shouting())]),
+        "expected a CompletionVerifier, got a guard",
+    ),
+    "a verifier twice": (
+        lambda: SHOUTING & SHOUTING,
+        "AllOf: expected each verifier once, got the same 'shouting' twice; leave one out",
+    ),
+    "a class behind &": (
+        lambda: SHOUTING & Shouting,
+        r"AllOf: expected .*got the class Shouting; write Shouting\(...\)",
+    ),
+    "a task's name as a condition": (
+        lambda: only(SHOUTING, when="math"),
+        "only.when: expected a function of a completion, got 'math'",
+    ),
+    "a ledger's path": (
+        lambda: Guard(SHOUTING, ledger="nodes.sqlite"),
+        r"Guard.ledger: expected None or EvidenceLedger\(PATH\), got 'nodes.sqlite'",
+    ),
+    "references in a mapping": (
+        lambda: Guard(SHOUTING, references={"p": "a"}),
+        r"Guard.references: expected None or References\(\{prompt: answer\}\)",
+    ),
+    "failures switched on": (
+        lambda: Guard(SHOUTING, failures=True),
+        r"Guard.failures: expected None or GraderFailures\(...\), got True",
+    ),
+    "a log in no folder": (
+        lambda: Guard(SHOUTING, log="/no/where/log.jsonl"),
+        "log: expected a file .*in a folder that does not exist; make it: mkdir -p /no/where",
+    ),
+    "a folder for a log": (
+        lambda: Guard(SHOUTING, log="/"),
+        "log: expected a file to append verdicts to, got /, which is a folder; name a file",
+    ),
+    "a log at home": (
+        lambda: Guard(SHOUTING, log="~/logs/log.jsonl"),
+        "log: .*got ~/logs/log.jsonl, .*; ~ is not expanded, write the whole path",
+    ),
+    "a state at home": (
+        lambda: presets.different_weights(state="~/state"),
+        "state: expected a folder's path, got '~/state'; ~ is not expanded, write the whole path",
+    ),
+    "two texts to check": (
+        lambda: grpo_guard.check("p", "t"),
+        r"check: expected at most 1 arguments in order \(text\), got 2",
     ),
     "a class for a verifier": (
         lambda: Guard(Shouting),
