@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from grpo_guard.cli.file_rows import behind_mark, is_compressed, list_hint
 from grpo_guard.cli.formats import (
     is_plain,
     mapping_of,
@@ -58,7 +60,7 @@ class Rows:
     Only the places and keys of groups are kept, 16 bytes per row.
 
     Args:
-        file: Seekable file, open for reading at its beginning.
+        file: Seekable file, open for reading at its first line.
         name: Name of the file, for messages.
         keep_going: Whether a line that holds no completion still counts as a row.
 
@@ -73,7 +75,7 @@ class Rows:
         joined = _Joined()
         self.sent: set[str] = set()
         """Those of `WATCHED` that at least one row has."""
-        place = number = 0
+        place, number = file.tell(), 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if not line.isspace():
@@ -108,8 +110,15 @@ class Rows:
         except CompletionError as error:
             problem = f"{error.field}: {error.problem}"
         except InputError as error:
-            problem = f"(line): {error}" if data is None else str(error)
+            hint = list_hint(line, self._name) if number == 1 else ""
+            problem = f"(line): {error}{hint}" if data is None else str(error)
         return Row(None, f"{self._name}:{number}: {problem}", known)
+
+
+def require_rows(rows: Sized, source: Path) -> None:
+    """Raise InputError if a file holds no completion: a run that wrote none must not look clean."""
+    if not len(rows):
+        raise InputError(f"{source}: (file): expected at least one completion, got none")
 
 
 def digest_of(completion: Completion) -> str:
@@ -201,6 +210,7 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
             copy.seek(0)
+            behind_mark(copy)
             yield Lines(copy)
         return
     if source.is_file():
@@ -212,15 +222,26 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
             yield Lines(copy, left_out)
         return
     try:
-        file = source.open("rb")
+        file = _unpacked(source) if is_compressed(source) else source.open("rb")
     except FileNotFoundError:
         raise InputError(f"{source}: (file): {_nowhere(source)}") from None
-    except OSError as error:
-        raise InputError(
-            f"{source}: (file): expected a readable file, got {error.strerror}"
-        ) from None
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
     with file:
+        behind_mark(file)
         yield Lines(file)
+
+
+def _unpacked(source: Path) -> IO[bytes]:
+    """A temporary file with a compressed one's content, since that cannot be read at any place."""
+    with ExitStack() as stack:
+        copy = stack.enter_context(tempfile.TemporaryFile())
+        with gzip.open(source, "rb") as packed:
+            shutil.copyfileobj(packed, copy)
+        copy.seek(0)
+        stack.pop_all()
+        return copy
 
 
 def _nowhere(source: Path) -> str:

@@ -53,8 +53,8 @@ from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load, with_rem
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
-from grpo_guard.guard.policy_checks import require_fitting
 from grpo_guard.guard.references import References
+from grpo_guard.guard.state_owner import claim_state
 from grpo_guard.guard.workers.texts import MOST_WORKERS, Workers
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.identity.gate import Identity
@@ -232,7 +232,10 @@ class GuardConfig(Options):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
             guard = self._asking(guard)
-            guard.log, guard.workers = self.log, self._workers(guard)
+            try:
+                guard.log, guard.workers = self.log, Workers(self.workers)
+            except ValueError as error:  # which names the option
+                raise ConfigError(str(error)) from None
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -337,6 +340,8 @@ class GuardConfig(Options):
                 # Not in a cascade: completions that it cut off would yield no evidence, so a
                 # convicted node could never show that it has improved.
                 verifier = AllOf(ExclusionVerifier(ledger), verifier)
+        if store is not None:
+            claim_state(store, verifier)
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
@@ -356,14 +361,6 @@ class GuardConfig(Options):
             return Identity(keys, store=self._store(), **options)
         except (IdentityError, ModuleNotFoundError) as error:
             raise ConfigError(f"identity: {error}") from None
-
-    def _workers(self, guard: Guard) -> Workers:
-        workers = Workers(self.workers)
-        try:
-            require_fitting(guard.verifier, guard.policy, workers)
-        except ValueError as error:
-            raise ConfigError(f"workers: {error}") from None
-        return workers
 
     def _references(self) -> References | None:
         try:

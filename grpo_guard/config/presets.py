@@ -30,6 +30,7 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.state_owner import claim_state
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
@@ -272,7 +273,8 @@ def judged(
         **options: For `JudgeVerifier`.
 
     Raises:
-        ValueError: as for `JudgeVerifier`; no ``backend``; or ``state`` is not a folder.
+        ValueError: as for `JudgeVerifier`; no ``backend``, or its server cannot be reached; or
+            ``state`` is not a folder.
     """
     if backend is None:
         raise ValueError(
@@ -283,6 +285,8 @@ def judged(
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)
+    if problem := judge.backend.unready():
+        raise ValueError(f"backend: {problem}")
     stack, store = (*beside, judge), _store(state)
     return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
@@ -356,6 +360,7 @@ def _guard(
         from grpo_guard.logprob.reader.verifier import ReaderVerifier
 
         stack = ReaderVerifier(stack, reader, store=store)
+    claim_state(store, stack)
     return Guard(
         stack,
         policy=policy or POLICIES[name],

@@ -149,6 +149,14 @@ CALLS = {
         lambda: JudgeVerifier("openai"),
         "backend: expected a mapping with typ",
     ),
+    "a judge without its key": (
+        lambda: presets.judged({"type": "openai", "model": "m"}),
+        r"backend: expected a key in \$OPENAI_API_KEY, got none; set it, or give base_url",
+    ),
+    "a judge that is not there": (
+        lambda: presets.judged({"type": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}),
+        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+    ),
     "texts for completions": (
         lambda: Guard(Shouting()).apply([1.0], ["abc"]),
         r"batch\[0\]: expected a Completion, got 'abc'; write Completion\(...\)",
@@ -327,6 +335,12 @@ CALLS = {
         "completion: expected 'text' in its place",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_judge(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("case", CALLS)

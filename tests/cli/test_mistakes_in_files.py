@@ -188,6 +188,14 @@ FILES = {
         "alpha: 0.1\nverifier: {type: screens\n",
         "is the bracket that opens in line 2 closed, with a comma between entries?",
     ),
+    "a log in no folder": (
+        "preset: different_weights\nlog: no/where.jsonl",
+        "guard.yaml: log: expected a file to append verdicts to, .*make it: mkdir -p no",
+    ),
+    "a judge that is not there": (
+        "preset: judged\nbackend: {type: openai, model: m, base_url: 'http://127.0.0.1:9'}",
+        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+    ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",
         "references: nowhere.jsonl: .*expected a readable file",
