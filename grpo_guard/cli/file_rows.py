@@ -64,6 +64,8 @@ def kind_of(source: Path) -> str:
     except OSError as error:
         why = error.strerror
         raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
+    if source.suffix in (".yaml", ".yml"):
+        raise InputError(f"{source}: (file): expected completions, got YAML; a guard is -c FILE")
     if start.startswith(b"PAR1"):
         return ".parquet"
     if source.suffix in (".arrow", ".eval", ".parquet"):

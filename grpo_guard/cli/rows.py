@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from grpo_guard.cli.formats import (
 from grpo_guard.cli.inputs import tell_left_out
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
+from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.core.naming import near
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
@@ -246,12 +248,15 @@ def _unpacked(source: Path) -> IO[bytes]:
 
 def _nowhere(source: Path) -> str:
     """Where a missing file was looked for, and which one there was probably meant."""
+    if re.match("[a-z0-9]+:/", str(source)):  # a `Path` keeps one slash of two
+        return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
     here = f"; looked in {Path.cwd() / folder}"
     try:
         names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
     except OSError:
-        return f"expected a file or folder of completions, got none there{here}, which is no folder"
+        why = unexpanded(source) or f"{here}, which is no folder"
+        return f"expected a file or folder of completions, got none there{why}"
     nearest = near(names, source.name)
     hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
     return f"expected a file or folder of completions, got none there{here}{hint}"

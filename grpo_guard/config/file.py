@@ -40,13 +40,14 @@ from grpo_guard.config.yaml_text import mapping_from, unreadable
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.jsonl import InputError
-from grpo_guard.core.model_paths import missing_models
+from grpo_guard.core.model_paths import missing_models, unexpanded
 from grpo_guard.core.options import (
     ConfigError,
     Options,
     in_file,
     named,
     options_of,
+    shown,
     without_secrets,
 )
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load, with_remedy
@@ -181,8 +182,10 @@ class GuardConfig(Options):
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
-            here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
-            raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
+            name = str(path).removeprefix("preset:").strip()
+            hint = f"; write `preset: {name}` into one" if name in PRESETS else unexpanded(path)
+            hint = hint or ("" if Path(path).is_absolute() else f"; looked in {Path.cwd()}")
+            raise ConfigError(f"{path}: expected a guard file, got none there{hint}") from None
         except (OSError, ValueError) as error:
             raise unreadable(str(path), error) from None
         return cls.from_text(text, str(path))
@@ -222,8 +225,7 @@ class GuardConfig(Options):
             live: The policy in training, used instead of the model and sampler that the file names.
 
         Raises:
-            ConfigError: a verifier is unknown, its options are wrong, or an external resource
-                that it needs is missing.
+            ConfigError: a name or an option is wrong, or an external resource is missing.
         """
         with self._named(), without_secrets(self.explicit_values()):
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
@@ -371,6 +373,9 @@ class GuardConfig(Options):
     def _asking(self, guard: Guard) -> Guard:
         if self.environment is None:
             return guard
+        if ":" not in self.environment:
+            got = shown(self.environment)
+            raise ConfigError(f"environment: expected package.module:function, got {got}")
         try:
             return guard.with_environment(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:

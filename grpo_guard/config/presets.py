@@ -101,6 +101,7 @@ def same_weights(
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
+    _require_share(share)
     options |= {"alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
     bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
@@ -150,6 +151,7 @@ def shared_seed(
     """
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     store = _store(state)
+    _require_share(share)
     options |= {"coin": coin, "alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
     replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
@@ -371,6 +373,12 @@ def _guard(
     )
 
 
+def _require_share(share: Any) -> None:
+    """Refuse a share before a model is loaded."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
+
+
 def _of_share(
     verifier: Any, share: float, store: NodeStore, key: bytes | None = None
 ) -> list[CompletionVerifier]:
@@ -378,8 +386,6 @@ def _of_share(
 
     A ``key`` makes the choice repeatable, as it does the verifier's own draws.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
     if share == 1:
         return [verifier]
     from grpo_guard.guard.spot_checks import SpotCheck

@@ -33,7 +33,8 @@ def worded(function: F, about: Any = None) -> F:
             # An error raised inside the function has a frame of its own.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            problem = _complaint(about or function, function, args, kwargs)
+            owner = type(args[0]) if inspect.isclass(about) else about or function
+            problem = _complaint(owner, function, args, kwargs)
             raise TypeError(problem or str(error)) from None
 
     return call  # type: ignore[return-value]

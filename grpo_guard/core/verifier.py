@@ -313,7 +313,7 @@ class AllOf(Ensemble):
         # Shares refer to the members as given, so do not flatten them.
         super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
         kind = type(self).__name__
-        if alpha is not None and not 0 < alpha < 1:
+        if alpha is not None and not (isinstance(alpha, float) and 0 < alpha < 1):
             raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
         self.alpha = alpha
         self.plain = alpha is None and shares is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.policy import Policy, not_a_policy
@@ -60,13 +61,12 @@ def log_of(log: Any) -> VerdictLog | None:
 
 
 def _require_writable(path: Path) -> None:
-    folder, home = path.parent, path.parts[:1] == ("~",)
-    problem = None
+    folder, problem = path.parent, None
     if path.is_dir():
         problem = "which is a folder; name a file in it"
     elif not folder.is_dir():
-        hint = "; ~ is not expanded, write the whole path" if home else ""
-        problem = f"in a folder that does not exist{hint or f'; make it: mkdir -p {folder}'}"
+        hint = unexpanded(path) or f"; make it: mkdir -p {folder}"
+        problem = f"in a folder that does not exist{hint}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
         problem = "which this process may not write; change its rights, or name another"
     if problem:

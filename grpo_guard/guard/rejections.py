@@ -35,8 +35,8 @@ class RejectionWarning:
         self._done = True
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or all abstained
-        on."""
+        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or none has
+        one."""
         self._look_at_abstentions(verdicts)
         if self._done or len(batch) < _FEWEST:
             return

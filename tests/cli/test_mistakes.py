@@ -30,7 +30,7 @@ from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
 from grpo_guard.config.preset_options import preset_options
 from grpo_guard.config.tree import verifier_options
 from grpo_guard.core.arguments import meaning
-from grpo_guard.core.ensemble import only
+from grpo_guard.core.ensemble import Vote, only
 from grpo_guard.core.options import Options
 from grpo_guard.core.registry import VERIFIERS, load_class, names
 from grpo_guard.core.verdict import accept, reject
@@ -156,6 +156,42 @@ CALLS = {
     "a judge that is not there": (
         lambda: presets.judged({"type": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}),
         "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+    ),
+    "a switch for a reader": (
+        lambda: presets.different_weights(reader=True),
+        "reader: expected a model, or its folder or id, got True",
+    ),
+    "a number for a tokenizer": (
+        lambda: Guard(SHOUTING, tokenizer=3),
+        "tokenizer: expected a tokenizer, got 3",
+    ),
+    "ids of a whole batch": (
+        lambda: Completion("p", "t", completion_ids=np.ones((1, 3), int)),
+        r"completion_ids: expected a list of integers or null, got ndarray of shape",
+    ),
+    "an option of another verifier": (
+        lambda: ArithmeticVerifier(alpha=0.1),
+        "ArithmeticVerifier: expected one of .*got 'alpha'",
+    ),
+    "an option of an ensemble": (
+        lambda: AllOf(SHOUTING, alhpa=0.1),
+        "AllOf: expected one of alpha, shares, name, got 'alhpa'; did you mean 'alpha'?",
+    ),
+    "text for a budget": (
+        lambda: AllOf(SHOUTING, alpha="0.1"),
+        r"AllOf.alpha: expected a number in \(0, 1\), got '0.1'",
+    ),
+    "text for a number of votes": (
+        lambda: Vote(SHOUTING, rejects="1"),
+        "Vote.rejects: expected an integer between 1 and 1, got '1'",
+    ),
+    "a condition of only": (
+        lambda: only(SHOUTING, tasks="math"),
+        "only: expected one of verifier, task, node, when, got 'tasks'; did you mean 'task'?",
+    ),
+    "the state of another guard": (
+        lambda: presets.different_weights().load_state_dict(Guard(SHOUTING).state_dict()),
+        r"state: expected memories ledger, .*\(recurrence\), got .*other verifiers",
     ),
     "texts for completions": (
         lambda: Guard(Shouting()).apply([1.0], ["abc"]),
