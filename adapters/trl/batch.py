@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
@@ -15,6 +17,7 @@ from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.nodes.identity.envelope import ENVELOPE
 from grpo_guard.nodes.identity.gate import ADMITTED
 
+logger = logging.getLogger("grpo_guard")
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` records a row's problem; None = none."""
 AUTHENTICATED: Final = "guard_authenticated"
@@ -22,6 +25,21 @@ AUTHENTICATED: Final = "guard_authenticated"
 
 MASK: Final = "guard_mask"
 """The column with a row's training mask: 1 if its author wrote the token."""
+
+
+_SENDERS: Final = frozenset(
+    {"node_id", "node_name", "nodes", "peer_id", "peers", "sender", "worker", "worker_id", "client"}
+)
+"""Columns that name a sender elsewhere; not read, since a dataset's own may mean something else."""
+
+
+@cache
+def _warn_of_column(name: str) -> None:
+    logger.warning(
+        "the column %r is not read: the guard expects each completion's sender in a column 'node'; "
+        "if it holds that, rename it: dataset.rename_column(%r, 'node')",
+        name, name,
+    )  # fmt: skip
 
 
 class Checked:
@@ -96,6 +114,9 @@ def rows_from(
 
 def _labels(kwargs: Mapping[str, Any], n: int) -> list[dict[str, Any]]:
     """Each completion's columns, as fields of `Completion`, [n]."""
+    if not {"node", "peer"} & kwargs.keys():
+        for name in sorted(_SENDERS & kwargs.keys()):
+            _warn_of_column(name)
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
     columns = {
         "prompt_ids": _column(kwargs, n, "prompt_ids"),  # None: the verifier tokenises the prompt

@@ -1,4 +1,7 @@
-"""The user's own guard as a defence: a guard file, on the node's own policy, sampler and coin."""
+"""The user's own guard as a defence: a guard file, on the node's own policy, sampler and coin.
+
+What plays it is imported by those who play it: a mistake in a file must not wait for torch.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.config.live import Live, reads_policy, replays_seeds
 from grpo_guard.config.presets import PRESETS
 from grpo_guard.core.options import in_file
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
-from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, emptied
 from grpo_guard.evals.roles import PRESET
 from grpo_guard.evals.swarm.config import OnReject
-from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.guard import Guard
+
+if TYPE_CHECKING:
+    from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard
+    from grpo_guard.evals.swarm.members import Peer
 
 _SUFFIXES: Final = (".yaml", ".yml")
 
@@ -79,6 +84,8 @@ class GuardFile:
             live: The policy in training; None: the file's own model and sampler.
             folder: Replaces the folder in which the file keeps its state.
         """
+        from grpo_guard.evals.defences.base import emptied
+
         config = GuardConfig.from_text(self.text, self.name)
         update: dict[str, Any] = {
             "policy": config.policy.model_copy(update={"max_abstain_rate": 1.0})
@@ -89,14 +96,20 @@ class GuardFile:
 
     def defence(self) -> Defence:
         """Return the defence that puts this guard before a node's reward in a swarm."""
+        from grpo_guard.evals.defences.base import Defence
+
         return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
         """Build it once, before anything runs; a judge is checked for availability."""
+        from grpo_guard.evals.defences.base import Ground
+
         with TemporaryDirectory() as folder:
             self._before(peer, Ground(ground.config, ground.task, Path(folder), ground.coin))
 
     def _before(self, peer: Peer, ground: Ground) -> VerifierGuard:
+        from grpo_guard.evals.defences.base import VerifierGuard
+
         config = ground.config
         live = Live(
             peer.model, peer.tokenizer, ground.sampling, ground.coin, config.per_node,
@@ -130,7 +143,7 @@ def _makers(config: GuardConfig) -> Iterator[Any]:
         try:
             yield load(VERIFIERS, str(leaf["type"]))
         except UnknownNameError as error:
-            raise ConfigError(f"verifier: type: {error}") from None
+            raise ConfigError(f"verifier.type: {error}") from None
 
 
 def _rule(config: GuardConfig) -> OnReject:

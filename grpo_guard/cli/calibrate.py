@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from grpo_guard.config import GuardConfig
+    from grpo_guard.core.completion import Completion
     from grpo_guard.logprob.profile_file import ProfileFile
     from grpo_guard.logprob.verifier import LogProbVerifier
 
@@ -50,6 +51,13 @@ def calibrate(
     from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import GuardConfig
     from grpo_guard.core.files import require_other, write_whole
+
+    with bad_input():  # before torch is loaded
+        require_other(out, source, config)
+        guard = GuardConfig.from_yaml(config)
+        log_prob_leaves(guard, str(config))
+        completions = completions_of(source, mapped or ())
+        _require_ids(completions, source)
     from grpo_guard.logprob.calibrate import CalibrationError
     from grpo_guard.logprob.calibrate import calibrate as measure
     from grpo_guard.logprob.profile import PROFILES
@@ -57,9 +65,7 @@ def calibrate(
 
     try:
         with bad_input():
-            require_other(out, source, config)
-            completions = completions_of(source, mapped or ())
-            verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
+            verifiers = logprob_verifiers(guard, str(config))
             result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
     except CalibrationError as error:
         place = (
@@ -78,6 +84,33 @@ def calibrate(
     echo(f"wrote {out}")
 
 
+def _require_ids(completions: Sequence[Completion], source: Path) -> None:
+    """Raise InputError before a model is loaded if there is nothing to measure."""
+    from grpo_guard.core.jsonl import InputError
+
+    if completions and all(one.completion_ids is None for one in completions):
+        raise InputError(
+            f"{source}: completion_ids: expected token ids, as the policy sampled them, got none"
+        )
+
+
+def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
+    """The leaves of a guard that read log-probs.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    from grpo_guard.config import ConfigError
+
+    chosen = [leaf for leaf in config.leaves() if reads_log_probs(leaf)]
+    if not chosen:
+        raise ConfigError(
+            f"{where}: verifier: expected one that reads log-probs, such as logprob_bound; "
+            "got none, so there is nothing to calibrate; --rules calibrates the others"
+        )
+    return chosen
+
+
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     """Build the log-prob verifiers of a guard, with one copy of the weights.
 
@@ -91,9 +124,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
     from grpo_guard.logprob.verifier import LogProbVerifier
 
     chosen: list[LogProbVerifier] = []
-    for leaf in config.leaves():
-        if not reads_log_probs(leaf):
-            continue
+    for leaf in log_prob_leaves(config, where):
         options = {n: value for n, value in unwrapped(leaf).items() if n != "profile"}
         verifier = build_verifier(options, config.alpha)
         assert isinstance(verifier, LogProbVerifier)
@@ -104,11 +135,6 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
                 raise ConfigError(f"{where}: {error}") from None
             verifier.scorer = chosen[0].scorer  # its own copy of the weights is dropped
         chosen.append(verifier)
-    if not chosen:
-        raise ConfigError(
-            f"{where}: verifier: expected one that reads log-probs, such as logprob_bound; "
-            "got none, so there is nothing to calibrate; --rules calibrates the others"
-        )
     return chosen
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shlex
 import zipfile
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object
 
@@ -14,22 +18,68 @@ Row = Mapping[str, Any]
 
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
 """Largest size in bytes of a log that is one JSON object."""
+_IN_FOLDERS: Final = (".parquet", ".jsonl", ".jsonl.gz", ".eval")
+_GZIP: Final = b"\x1f\x8b"
+_UNPACK: Final = "unpack it, or name the file in it"
+_SAVE: Final = "save prompt and text of each completion as JSON lines"
+# First bytes -> what the file is, and what to do instead.
+_OTHERS: Final[Mapping[bytes, tuple[str, str]]] = {
+    b"BZh": ("bzip2", "unpack it: bunzip2 FILE"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", "unpack it: unzstd FILE"),
+    b"\xfd7zXZ": ("xz", "unpack it: unxz FILE"),
+    b"PK\x03\x04": ("an archive (zip, .xlsx, .pt or .npz)", _UNPACK),
+    b"\x80": ("a pickle", _SAVE),
+    b"\x93NUMPY": ("a NumPy array", _SAVE),
+    b"\xff\xfe": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    b"\xfe\xff": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    b"SQLite format": ("a database", _SAVE),
+}
 
 
 def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
     """(place, row) of whatever ``source`` is."""
     if source.is_dir():
         yield from _of_folder(source)
-    elif source.suffix == ".parquet":
-        yield from _of_parquet(source)
-    elif source.suffix == ".arrow":
-        yield from _of_arrow(source)
-    elif source.suffix == ".eval":
-        yield from _of_eval(source)
-    elif source.suffix == ".json":
-        yield from _of_inspect(source, _whole(source))
-    else:
-        yield from _of_lines(source)
+        return
+    read = {
+        ".parquet": _of_parquet,
+        ".arrow": _of_arrow,
+        ".eval": _of_eval,
+        ".json": _of_inspect,
+        ".jsonl": _of_lines,
+    }
+    yield from read[kind_of(source)](source)
+
+
+def kind_of(source: Path) -> str:
+    """The suffix that fits a file's content, whatever its name: Parquet may be called anything, and
+    JSON lines may be called ``.json`` or compressed.
+
+    Raises:
+        InputError: it is of a known other format, or cannot be read.
+    """
+    try:
+        with source.open("rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        why = error.strerror
+        raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
+    if source.suffix in (".yaml", ".yml"):
+        raise InputError(f"{source}: (file): expected completions, got YAML; a guard is -c FILE")
+    if start.startswith(b"PAR1"):
+        return ".parquet"
+    if source.suffix in (".arrow", ".eval", ".parquet"):
+        return source.suffix
+    for magic, (what, instead) in _OTHERS.items():
+        if start.startswith(magic):
+            raise InputError(
+                f"{source}: (file): expected JSON lines or Parquet, got {what}; "
+                f"{instead.replace('FILE', shlex.quote(str(source)))}"
+            )
+    if source.suffix != ".json":
+        return ".jsonl"
+    first = first_row(source)  # an inspect_ai log has lines of its own, or is one with samples
+    return ".json" if first is None or "samples" in first else ".jsonl"
 
 
 def _of_folder(source: Path) -> Iterator[tuple[str, Row]]:
@@ -44,16 +94,18 @@ def _of_folder(source: Path) -> Iterator[tuple[str, Row]]:
             )
         yield from _of_dataset(source / splits[0])
         return
-    for suffix in (".parquet", ".jsonl", ".eval"):
-        found = sorted(source.rglob(f"*{suffix}"), key=_numbered)
-        for file in found:
-            yield from rows_of(file)
-        if found:
-            return
-    raise InputError(
-        f"{source}: expected a dataset's folder, or one with .parquet, .jsonl or .eval files, "
-        "got none"
-    )
+    found = {end: sorted(source.rglob(f"*{end}"), key=_numbered) for end in _IN_FOLDERS}
+    kinds = [end for end, files in found.items() if files]
+    if len(kinds) > 1:
+        got = " and ".join(f"{end} ({found[end][0].relative_to(source)})" for end in kinds)
+        raise InputError(f"{source}: expected files of one kind, got {got}; name one of them")
+    if not kinds:
+        raise InputError(
+            f"{source}: expected a dataset's folder, or one with {', '.join(_IN_FOLDERS[:3])} or "
+            f"{_IN_FOLDERS[3]} files, got none"
+        )
+    for file in found[kinds[0]]:
+        yield from rows_of(file)
 
 
 def _numbered(path: Path) -> tuple[Any, ...]:
@@ -103,7 +155,7 @@ def _of_arrow(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _of_lines(source: Path) -> Iterator[tuple[str, Row]]:
-    with source.open("rb") as lines:
+    with opened_lines(source) as lines:
         number = 0
         while line := lines.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -128,8 +180,8 @@ def _of_eval(source: Path) -> Iterator[tuple[str, Row]]:
             yield f"{source}:{name}", _sample(sample)
 
 
-def _of_inspect(source: Path, log: Row) -> Iterator[tuple[str, Row]]:
-    samples = log.get("samples")
+def _of_inspect(source: Path) -> Iterator[tuple[str, Row]]:
+    samples = _whole(source).get("samples")
     if not isinstance(samples, list):
         raise InputError(f"{source}: samples: expected an inspect_ai log with samples, got none")
     for number, sample in enumerate(samples, 1):
@@ -156,20 +208,48 @@ def _sample(sample: Row) -> Row:
 
 def _whole(source: Path) -> dict[str, Any]:
     with source.open("rb") as file:
-        content = file.read(MAX_LOG_BYTES + 1)
+        content = file.read(MAX_LOG_BYTES + 1).removeprefix(BOM_UTF8)
     try:
         return parse_object(content, MAX_LOG_BYTES)
     except InputError as error:
-        raise InputError(f"{source}: (file): {error}") from None
+        raise InputError(f"{source}: (file): {error}{list_hint(content, source)}") from None
+
+
+def list_hint(start: bytes, source: object) -> str:
+    """What to do with a file that is one list; "" if it is none."""
+    if not start.lstrip().startswith(b"["):
+        return ""
+    return f"; write one object a line: jq -c '.[]' {shlex.quote(str(source))}"
 
 
 def first_row(source: Path) -> Row | None:
     """The first line's object; None if it is not an object, which `_of_lines` reports."""
     try:
-        with source.open("rb") as file:
+        with opened_lines(source) as file:
             return parse_object(file.readline(MAX_LINE_BYTES + 1), MAX_LINE_BYTES)
-    except (OSError, InputError):
+    except (OSError, EOFError, InputError):
         return None
+
+
+def is_compressed(source: Path) -> bool:
+    """Whether it is compressed by gzip, whatever its name."""
+    with source.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
+@contextmanager
+def opened_lines(source: Path) -> Iterator[IO[bytes]]:
+    """A file of lines, decompressed if it is compressed, behind its byte order mark."""
+    opened: Any = gzip.open if is_compressed(source) else open
+    with opened(source, "rb") as file:
+        behind_mark(file)
+        yield file
+
+
+def behind_mark(file: IO[bytes]) -> None:
+    """Move a file from its beginning behind its byte order mark, if it has one."""
+    if file.read(len(BOM_UTF8)) != BOM_UTF8:
+        file.seek(0)
 
 
 def is_rollout(row: Row) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grpo_guard.cli.file_rows import Row, first_row, is_rollout, rows_of
+from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_of
 from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
@@ -63,7 +63,7 @@ def mapping_of(pairs: list[str]) -> dict[str, str]:
 
 def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
     """Whether a file is JSON lines of `Completion`'s own fields, which need no conversion."""
-    if source.is_dir() or mapped or source.suffix in (".parquet", ".arrow", ".eval", ".json"):
+    if source.is_dir() or mapped or kind_of(source) != ".jsonl":
         return False
     first = first_row(source)
     return first is None or not is_rollout(first)
@@ -102,7 +102,7 @@ def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> lis
                 left_out.update(dict.fromkeys(unread))
     except ModuleNotFoundError as error:
         raise InputError(f"{source}: {with_remedy(error)}") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise InputError(f"{source}: (file): expected a readable file, got {why:.200}") from None
     return list(left_out)
@@ -126,6 +126,8 @@ def require_fields(row: Row) -> None:
     unknown = [name for name in row if name not in _FIELDS]
     if not unknown:
         return
+    if {"index", "outcome"} <= row.keys():
+        raise InputError("outcome: expected completions, got verdicts; verify --table counts them")
     required = [field for field in ("prompt", "text") if field not in row]
     meant = _guesses(_FIELDS, unknown, surely=bool(required))
     fields = ", ".join(Completion.__dataclass_fields__)

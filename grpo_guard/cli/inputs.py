@@ -34,15 +34,17 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def require_folder_of(out: Path) -> None:
-    """Refuse a file in a folder that does not exist, before any work.
+    """Refuse a folder, or a file in a folder that does not exist, before any work.
 
     Raises:
-        InputError: with the command that makes the folder.
+        InputError: with the remedy.
     """
     from grpo_guard.core.jsonl import InputError
 
     if not out.parent.is_dir():
         raise InputError(_no_folder(out))
+    if out.is_dir():
+        raise InputError(f"{out}: expected a file, got a folder; name a file in it")
 
 
 def _no_folder(out: Path) -> str:
@@ -86,10 +88,11 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
     """
     from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load
-    from grpo_guard.logprob.verifier import LogProbVerifier
 
     try:
         kind = load(VERIFIERS, str(leaf["type"]))
     except UnknownNameError as error:
         raise ConfigError(f"verifier.type: {error}") from None
-    return isinstance(kind, type) and issubclass(kind, LogProbVerifier)
+    # By name: to import the class is to load torch, which only those verifiers need.
+    names = {f"{base.__module__}.{base.__qualname__}" for base in getattr(kind, "__mro__", ())}
+    return "grpo_guard.logprob.verifier.LogProbVerifier" in names

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -17,6 +19,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from grpo_guard.cli.file_rows import behind_mark, is_compressed, list_hint
 from grpo_guard.cli.formats import (
     is_plain,
     mapping_of,
@@ -27,6 +30,7 @@ from grpo_guard.cli.formats import (
 from grpo_guard.cli.inputs import tell_left_out
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
+from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.core.naming import near
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
@@ -58,7 +62,7 @@ class Rows:
     Only the places and keys of groups are kept, 16 bytes per row.
 
     Args:
-        file: Seekable file, open for reading at its beginning.
+        file: Seekable file, open for reading at its first line.
         name: Name of the file, for messages.
         keep_going: Whether a line that holds no completion still counts as a row.
 
@@ -73,7 +77,7 @@ class Rows:
         joined = _Joined()
         self.sent: set[str] = set()
         """Those of `WATCHED` that at least one row has."""
-        place = number = 0
+        place, number = file.tell(), 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if not line.isspace():
@@ -108,8 +112,15 @@ class Rows:
         except CompletionError as error:
             problem = f"{error.field}: {error.problem}"
         except InputError as error:
-            problem = f"(line): {error}" if data is None else str(error)
+            hint = list_hint(line, self._name) if number == 1 else ""
+            problem = f"(line): {error}{hint}" if data is None else str(error)
         return Row(None, f"{self._name}:{number}: {problem}", known)
+
+
+def require_rows(rows: Sized, source: Path) -> None:
+    """Raise InputError if a file holds no completion: a run that wrote none must not look clean."""
+    if not len(rows):
+        raise InputError(f"{source}: (file): expected at least one completion, got none")
 
 
 def digest_of(completion: Completion) -> str:
@@ -201,6 +212,7 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
             copy.seek(0)
+            behind_mark(copy)
             yield Lines(copy)
         return
     if source.is_file():
@@ -212,25 +224,39 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
             yield Lines(copy, left_out)
         return
     try:
-        file = source.open("rb")
+        file = _unpacked(source) if is_compressed(source) else source.open("rb")
     except FileNotFoundError:
         raise InputError(f"{source}: (file): {_nowhere(source)}") from None
-    except OSError as error:
-        raise InputError(
-            f"{source}: (file): expected a readable file, got {error.strerror}"
-        ) from None
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
     with file:
+        behind_mark(file)
         yield Lines(file)
+
+
+def _unpacked(source: Path) -> IO[bytes]:
+    """A temporary file with a compressed one's content, since that cannot be read at any place."""
+    with ExitStack() as stack:
+        copy = stack.enter_context(tempfile.TemporaryFile())
+        with gzip.open(source, "rb") as packed:
+            shutil.copyfileobj(packed, copy)
+        copy.seek(0)
+        stack.pop_all()
+        return copy
 
 
 def _nowhere(source: Path) -> str:
     """Where a missing file was looked for, and which one there was probably meant."""
+    if re.match("[a-z0-9]+:/", str(source)):  # a `Path` keeps one slash of two
+        return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
     here = f"; looked in {Path.cwd() / folder}"
     try:
         names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
     except OSError:
-        return f"expected a file or folder of completions, got none there{here}, which is no folder"
+        why = unexpanded(source) or f"{here}, which is no folder"
+        return f"expected a file or folder of completions, got none there{why}"
     nearest = near(names, source.name)
     hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
     return f"expected a file or folder of completions, got none there{here}{hint}"

@@ -144,7 +144,7 @@ def _verify_file(
 ) -> tuple[Summary, float]:
     """Write the verdicts to ``out``; return the counts and the guard's ``max_abstain_rate``."""
     from grpo_guard.cli.idle import idle_notes
-    from grpo_guard.cli.rows import Rows, opened
+    from grpo_guard.cli.rows import Rows, opened, require_rows
     from grpo_guard.cli.summary import Summary
     from grpo_guard.cli.verdict_table import VerdictTable
     from grpo_guard.core.files import growing, require_other
@@ -155,6 +155,7 @@ def _verify_file(
             require_folder_of(out)
             lines = stack.enter_context(opened(source, mapped))
             rows = Rows(lines.file, str(source), keep_going=keep_going)
+            require_rows(rows, source)
             tell_left_out(source, lines.left_out)
             done = _done(out, rows, source) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)

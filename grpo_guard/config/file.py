@@ -40,21 +40,22 @@ from grpo_guard.config.yaml_text import mapping_from, unreadable
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.jsonl import InputError
-from grpo_guard.core.model_paths import missing_models
+from grpo_guard.core.model_paths import missing_models, unexpanded
 from grpo_guard.core.options import (
     ConfigError,
     Options,
     in_file,
     named,
     options_of,
+    shown,
     without_secrets,
 )
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load, with_remedy
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
-from grpo_guard.guard.policy_checks import require_fitting
 from grpo_guard.guard.references import References
+from grpo_guard.guard.state_owner import claim_state
 from grpo_guard.guard.workers.texts import MOST_WORKERS, Workers
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.identity.gate import Identity
@@ -181,8 +182,10 @@ class GuardConfig(Options):
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
-            here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
-            raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
+            name = str(path).removeprefix("preset:").strip()
+            hint = f"; write `preset: {name}` into one" if name in PRESETS else unexpanded(path)
+            hint = hint or ("" if Path(path).is_absolute() else f"; looked in {Path.cwd()}")
+            raise ConfigError(f"{path}: expected a guard file, got none there{hint}") from None
         except (OSError, ValueError) as error:
             raise unreadable(str(path), error) from None
         return cls.from_text(text, str(path))
@@ -222,8 +225,7 @@ class GuardConfig(Options):
             live: The policy in training, used instead of the model and sampler that the file names.
 
         Raises:
-            ConfigError: a verifier is unknown, its options are wrong, or an external resource
-                that it needs is missing.
+            ConfigError: a name or an option is wrong, or an external resource is missing.
         """
         with self._named(), without_secrets(self.explicit_values()):
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
@@ -232,7 +234,10 @@ class GuardConfig(Options):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
             guard = self._asking(guard)
-            guard.log, guard.workers = self.log, self._workers(guard)
+            try:
+                guard.log, guard.workers = self.log, Workers(self.workers)
+            except ValueError as error:  # which names the option
+                raise ConfigError(str(error)) from None
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -337,6 +342,8 @@ class GuardConfig(Options):
                 # Not in a cascade: completions that it cut off would yield no evidence, so a
                 # convicted node could never show that it has improved.
                 verifier = AllOf(ExclusionVerifier(ledger), verifier)
+        if store is not None:
+            claim_state(store, verifier)
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
@@ -357,14 +364,6 @@ class GuardConfig(Options):
         except (IdentityError, ModuleNotFoundError) as error:
             raise ConfigError(f"identity: {error}") from None
 
-    def _workers(self, guard: Guard) -> Workers:
-        workers = Workers(self.workers)
-        try:
-            require_fitting(guard.verifier, guard.policy, workers)
-        except ValueError as error:
-            raise ConfigError(f"workers: {error}") from None
-        return workers
-
     def _references(self) -> References | None:
         try:
             return None if self.references is None else References.from_file(self.references)
@@ -374,6 +373,9 @@ class GuardConfig(Options):
     def _asking(self, guard: Guard) -> Guard:
         if self.environment is None:
             return guard
+        if ":" not in self.environment:
+            got = shown(self.environment)
+            raise ConfigError(f"environment: expected package.module:function, got {got}")
         try:
             return guard.with_environment(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:

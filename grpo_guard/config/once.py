@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_guard.config.presets import different_weights
+from grpo_guard.core.arguments import worded
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.verdict import Verdict
@@ -16,6 +17,7 @@ _shared: list[Guard] = []
 _lock = threading.Lock()
 
 
+@worded
 def check(
     text: str,
     *,

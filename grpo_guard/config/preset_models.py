@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.model_paths import missing
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def reader_of(
         return None
     from grpo_guard.logprob.reader.reader import SpanReader
 
+    if not isinstance(given, SpanReader | str | os.PathLike) and not callable(given):
+        name = "reader" if model is None else "model"
+        raise TypeError(f"{name}: expected a model, or its folder or id, got {shown(given)}")
     if isinstance(given, str | os.PathLike):
         return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
     if not isinstance(given, SpanReader):

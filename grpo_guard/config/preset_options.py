@@ -21,6 +21,7 @@ NO_OPTIONS = frozenset(
 _INSTEAD = {
     "verifier": "a preset is a whole guard, and verifiers of your own go into its list beside:",
     "ledger": "a preset keeps one itself, in the folder state:",
+    "only": "restrict a verifier in its list beside:",
     "alpha": "its verifiers have no budget to share",
 }
 # The verifier that takes the `**options` of a preset.

@@ -30,6 +30,7 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.state_owner import claim_state
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
@@ -100,6 +101,7 @@ def same_weights(
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
+    _require_share(share)
     options |= {"alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
     bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
@@ -149,6 +151,7 @@ def shared_seed(
     """
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     store = _store(state)
+    _require_share(share)
     options |= {"coin": coin, "alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
     replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
@@ -272,7 +275,8 @@ def judged(
         **options: For `JudgeVerifier`.
 
     Raises:
-        ValueError: as for `JudgeVerifier`; no ``backend``; or ``state`` is not a folder.
+        ValueError: as for `JudgeVerifier`; no ``backend``, or its server cannot be reached; or
+            ``state`` is not a folder.
     """
     if backend is None:
         raise ValueError(
@@ -283,6 +287,8 @@ def judged(
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)
+    if problem := judge.backend.unready():
+        raise ValueError(f"backend: {problem}")
     stack, store = (*beside, judge), _store(state)
     return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
@@ -356,6 +362,7 @@ def _guard(
         from grpo_guard.logprob.reader.verifier import ReaderVerifier
 
         stack = ReaderVerifier(stack, reader, store=store)
+    claim_state(store, stack)
     return Guard(
         stack,
         policy=policy or POLICIES[name],
@@ -366,6 +373,12 @@ def _guard(
     )
 
 
+def _require_share(share: Any) -> None:
+    """Refuse a share before a model is loaded."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
+
+
 def _of_share(
     verifier: Any, share: float, store: NodeStore, key: bytes | None = None
 ) -> list[CompletionVerifier]:
@@ -373,8 +386,6 @@ def _of_share(
 
     A ``key`` makes the choice repeatable, as it does the verifier's own draws.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
     if share == 1:
         return [verifier]
     from grpo_guard.guard.spot_checks import SpotCheck

@@ -133,7 +133,8 @@ class _Builder:
     def _combinator(self, key: str, options: dict[str, Any], where: str) -> CompletionVerifier:
         inner = options.pop(key)
         if not isinstance(inner, list) or not inner:
-            raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
+            got = "an empty one" if inner == [] else shown(inner)
+            raise ConfigError(f"{where}.{key}: expected a non-empty list, got {got}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
         model = options_of(key, _COMBINATORS[key])
         explicit = model.read(options, f"{where}.{key}").explicit_values()

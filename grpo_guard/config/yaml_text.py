@@ -46,7 +46,18 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            """The mapping; a key that comes twice would silently replace the first."""
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if str(key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "a key that is there already; write each once", key.start_mark
+                    )
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep)
 
     exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -33,7 +33,8 @@ def worded(function: F, about: Any = None) -> F:
             # An error raised inside the function has a frame of its own.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            problem = _complaint(about or function, function, args, kwargs)
+            owner = type(args[0]) if inspect.isclass(about) else about or function
+            problem = _complaint(owner, function, args, kwargs)
             raise TypeError(problem or str(error)) from None
 
     return call  # type: ignore[return-value]
@@ -96,6 +97,8 @@ def expected_verifier(where: str, got: object) -> TypeError:
         hint = f"the function {got.__name__!r}; a decorator takes the verifier, in brackets"
     elif isinstance(got, str):
         hint = f"{shown(got)}; names are for guard files, in Python write its class"
+    elif hasattr(got, "verifier") and hasattr(got, "with_policy"):
+        hint = "a guard, which is complete; use it by itself, or write guard.verifier for its part"
     elif isinstance(got, Iterable):
         hint = f"a {type(got).__name__}; write AllOf(*verifiers)"
     else:
@@ -120,3 +123,14 @@ def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
     one = f"; a list of one is written [{type(got).__name__}(...)]"
     hint = "" if isinstance(got, str | bytes | type(None)) else one
     raise TypeError(f"{where}: expected a list of verifiers, got {shown(got)}{hint}")
+
+
+def require_once(where: str, members: Sequence[Any]) -> None:
+    """Raise ValueError if the same object is among the members twice: a verifier that learns would
+    count everything twice."""
+    for i, member in enumerate(members):
+        if any(member is other for other in members[:i]):
+            raise ValueError(
+                f"{where}: expected each verifier once, got the same {member.name!r} twice; leave "
+                "one out"
+            )

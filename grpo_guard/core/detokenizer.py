@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import Given, Span, between, stretches
-from grpo_guard.core.model_paths import missing
+from grpo_guard.core.model_paths import missing, unreached
 from grpo_guard.core.quoting import shown
 
 # Names of tokens that end a turn: a model may have several, and its tokenizer declares only one.
@@ -90,6 +90,9 @@ class Detokenizer:
                 f"tokenizer: expected a tokenizer, got the name {shown(tokenizer)}; write "
                 "Detokenizer.from_pretrained(NAME)"
             )
+        inner = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+        if isinstance(tokenizer, type) or not callable(getattr(inner, "decode", None)):
+            raise TypeError(f"tokenizer: expected a tokenizer, got {shown(tokenizer)}")
         own = tuple((name, frozenset(ids)) for name, ids in options.items())
         try:
             return _made(tokenizer, len(tokenizer), own)
@@ -108,7 +111,7 @@ class Detokenizer:
             ModuleNotFoundError: transformers is missing; the message names the install command.
             ValueError: there is no tokenizer, or it lacks a token of ``special``.
         """
-        if problem := missing(path_or_id):
+        if problem := missing(path_or_id) or unreached(path_or_id):
             raise ValueError(f"{path_or_id}: {problem.replace('model', 'tokenizer', 1)}")
         try:
             from transformers import AutoTokenizer

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 
+from grpo_guard.core.arguments import worded
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import ruger, smallest_p
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, applicable_of
 from grpo_guard.core.verifier import AllOf, AnyOf, ByRow, CompletionVerifier, Ensemble
@@ -36,7 +38,7 @@ class Vote(Ensemble):
         self, *members: CompletionVerifier, rejects: int | None = None, name: str | None = None
     ) -> None:
         super().__init__(*members, name=name)
-        if rejects is not None and not 1 <= rejects <= len(members):
+        if rejects is not None and not (isinstance(rejects, int) and 1 <= rejects <= len(members)):
             raise ValueError(
                 f"Vote.rejects: expected an integer between 1 and {len(members)}, got {rejects!r}"
             )
@@ -125,6 +127,7 @@ class Only(ByRow):
         return [[next(verdicts) if yes else aside for yes in each] for each, verdicts in left]
 
 
+@worded
 def only(
     verifier: CompletionVerifier,
     *,
@@ -139,9 +142,12 @@ def only(
 
     Raises:
         ValueError: no condition was given.
+        TypeError: ``when`` cannot be called.
     """
     if task is None and node is None and when is None:
         raise ValueError("only(...): expected task=, node= or when=, got none of them")
+    if when is not None and not callable(when):
+        raise TypeError(f"only.when: expected a function of a completion, got {shown(when)}")
 
     def matches(completion: Completion) -> bool:
         return (

@@ -6,9 +6,12 @@ import functools
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 logger = logging.getLogger("grpo_guard")
 
@@ -19,6 +22,7 @@ _WITHOUT_OWNER: Final = re.compile(
     r"|xlnet-(?:base|large)-cased|t5-(?:small|base|large|3b|11b)"
     r"|(?:distil|al)?bert-[a-z0-9-]+|(?:distil|xlm-)?roberta-[a-z]+"
 )
+_SECONDS: Final = 1.5
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
 # These types take a model name that a server knows, which may look like a path on the server.
 _SERVED: Final = ("openai", "remote", "vllm")
@@ -29,7 +33,7 @@ def is_path(name: str) -> bool:
     """Whether a name is a path: it looks like one, or its first folder exists here."""
     first = name.partition("/")[0]
     return (
-        name.startswith((".", "~", "/", os.sep))
+        name.startswith((".", "~", "$", "/", os.sep))
         or Path(name).is_absolute()
         or "\\" in name
         or name.count("/") > 1
@@ -48,10 +52,34 @@ def missing(name: str) -> str | None:
         return None
     if not is_path(name):
         return _not_on_a_hub(name)
-    home = "; ~ is not expanded here, write the whole path" if name.startswith("~") else ""
     here = "" if path.is_absolute() else f"; looked in {Path.cwd()}"
-    got = f"{name!r:.200}, and it does not exist{home or here}"
+    got = f"{name!r:.200}, and it does not exist{unexpanded(name) or here}"
     return f"expected a model's folder or an id NAME/MODEL, got {got}"
+
+
+def unexpanded(name: str | os.PathLike[str]) -> str:
+    """The remedy for a path that a shell would have expanded; "" for others."""
+    start = os.fspath(name)[:1]
+    return f"; {start} is not expanded, write the whole path" if start in ("~", "$") else ""
+
+
+def unreached(name: str) -> str | None:
+    """Why a model cannot be fetched from the hub, which would be tried for most of a minute; None
+    if it is on this machine, or nothing is known to be in the way."""
+    if Path(name).exists() or _fetched(name) or getproxies():
+        return None
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    parts = urlsplit(hub)
+    try:
+        at = str(parts.hostname), parts.port or (80 if parts.scheme == "http" else 443)
+        socket.create_connection(at, timeout=_SECONDS).close()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        return (
+            f"expected a model's folder or a model fetched before, got {name!r:.200} while {hub} "
+            f"cannot be reached ({why}); write the path of a folder"
+        )
+    return None
 
 
 def _not_on_a_hub(name: str) -> str | None:

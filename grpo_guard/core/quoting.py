@@ -59,8 +59,16 @@ def shown(value: Any, most: int = 80) -> str:
         number = int.__int__(value)
         text = int.__repr__(number) if fits(number) else "a larger one"
     else:
-        text = ascii(_class_name(kind))[1:-1]
+        text = ascii(_class_name(kind))[1:-1] + _shape(kind, value)
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
+
+
+def _shape(kind: type, value: Any) -> str:
+    """The shape of an array or a tensor, which is what is usually wrong with it."""
+    if kind.__module__.partition(".")[0] not in ("numpy", "torch"):
+        return ""
+    shape = getattr(value, "shape", ())
+    return f" of shape {list(shape)}" if shape else ""
 
 
 def fits(value: int) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
+from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
 
@@ -135,6 +136,8 @@ def check_class(kind: type[Runnable]) -> None:
             overrides `verify` and keeps its base's own `verify_each`.
     """
     _adopt_new_names(kind)
+    if "__init__" in vars(kind):
+        worded_class(kind)
     declared = vars(kind).get("scope", SCOPES[0])
     if declared not in SCOPES and not hasattr(declared, "__get__"):
         raise TypeError(f"{kind.__name__}: expected {_VALUES['scope']}, got {declared!r:.80}")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.arguments import expected_verifier, require_once
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.naming import name_after_itself
 from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
@@ -117,10 +117,10 @@ class CompletionVerifier(Runnable):
         """
 
     def __and__(self, other: CompletionVerifier) -> CompletionVerifier:
-        return AllOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
+        return AllOf(self, other)
 
     def __or__(self, other: CompletionVerifier) -> CompletionVerifier:
-        return AnyOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
+        return AnyOf(self, other)
 
     def __invert__(self) -> CompletionVerifier:
         return Not(self)
@@ -224,6 +224,7 @@ class Ensemble(ByRow):
         if not members:
             raise ValueError(f"{type(self).__name__}(): expected at least one verifier, got none")
         super().__init__(*members)
+        require_once(type(self).__name__, members)
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
@@ -312,7 +313,7 @@ class AllOf(Ensemble):
         # Shares refer to the members as given, so do not flatten them.
         super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
         kind = type(self).__name__
-        if alpha is not None and not 0 < alpha < 1:
+        if alpha is not None and not (isinstance(alpha, float) and 0 < alpha < 1):
             raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
         self.alpha = alpha
         self.plain = alpha is None and shares is None

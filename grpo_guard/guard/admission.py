@@ -83,7 +83,7 @@ def admit(
         TypeError: an item of the batch is not a completion, or one of ``given`` not a verdict.
     """
     since = time.monotonic()
-    batch = _completions(batch)
+    batch = completions(batch)
     known: list[Verdict | None] = [None] * len(batch)
     if given is not None:
         known = _checked(given, len(batch))
@@ -116,7 +116,7 @@ def certain(
     ``reads_text=False`` those with ids, too, which are decoded or refused when their batch is
     there."""
     found = []
-    for i, one in enumerate(_completions(batch)):
+    for i, one in enumerate(completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known
         unread = one.completion_ids is not None and not (decoded is not None and decoded[i])
         if (given is not None and given[i] is not None) or theirs or (unread and not reads_text):
@@ -130,7 +130,7 @@ def certain(
     return found
 
 
-def _completions(batch: object) -> list[Completion]:
+def completions(batch: object) -> list[Completion]:
     """The batch as a list; raises TypeError if an item is not a completion."""
     if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
         raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")

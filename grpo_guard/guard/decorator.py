@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_guard.core.arguments import worded
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.guard import Guard, Ledger
 from grpo_guard.guard.policy import Policy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from grpo_guard.nodes.identity.gate import Identity
 
 
+@worded
 def guard(
     verifier: CompletionVerifier,
     *,

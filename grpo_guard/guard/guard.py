@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.moved import renamed
 from grpo_guard.core.rollouts import decided
@@ -17,18 +17,20 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.abstentions import AbstainWindow
-from grpo_guard.guard.admission import AdmittedBatch, admit, certain
+from grpo_guard.guard.admission import AdmittedBatch, admit, certain, completions
+from grpo_guard.guard.argument_checks import log_of, require_parts
 from grpo_guard.guard.environment import Environment, EnvironmentVerifier
+from grpo_guard.guard.foreign_ids import ForeignIdsWarning
 from grpo_guard.guard.framework import adapter_for, only_reward
-from grpo_guard.guard.graders import GraderFailures, finite_or_none
 from grpo_guard.guard.idle import IdleWarning
 from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
-from grpo_guard.guard.policy import Policy, not_a_policy
-from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting, require_names
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
-from grpo_guard.guard.review import require_rewards, unseen
+from grpo_guard.guard.review import unseen
+from grpo_guard.guard.reward_checks import RewardCheck
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.guard.sources import Ledger as Ledger
 from grpo_guard.guard.sources import Sources
@@ -39,6 +41,7 @@ from grpo_guard.nodes.patience import store_figures
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
+    from grpo_guard.guard.graders import GraderFailures
     from grpo_guard.guard.references import References
     from grpo_guard.nodes.identity.gate import Identity
 
@@ -47,6 +50,7 @@ Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
 
 
+@worded_class
 class Guard:
     """Verifies batches and turns rewards into guarded rewards.
 
@@ -73,11 +77,10 @@ class Guard:
             cores for large batches.
 
     Raises:
-        TypeError: ``verifier`` is not a verifier or has no name, or ``environment`` cannot be
-            called.
+        TypeError: an argument is of another type, or ``verifier`` has no name.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
             another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
-            make abstain.
+            make abstain; or ``log`` cannot be written.
 
     Examples:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
@@ -99,11 +102,7 @@ class Guard:
         log: VerdictLog | str | Path | None = None,
         workers: int | None = None,
     ) -> None:
-        if not isinstance(verifier, CompletionVerifier):
-            raise expected_verifier("Guard.verifier", verifier)
-        require_names(verifier)
-        if not isinstance(policy, Policy | None):
-            raise not_a_policy("Guard.policy", policy)
+        require_parts(verifier, policy, ledger, length_scaling, identity, references, failures)
         self.verifier = verifier
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
@@ -122,6 +121,8 @@ class Guard:
         self._node_figures = NodeFigures()
         self.idle = IdleWarning(verifier, ledger)
         self.rejections = RejectionWarning()
+        self._rewards = RewardCheck()
+        self._foreign_ids = ForeignIdsWarning()
         # The lowest reward of recent groups, for completions that come without their group.
         self._lowest = LowestRewards()
         self._by_policy: dict[Policy, Guard] = {}
@@ -171,7 +172,7 @@ class Guard:
 
     @log.setter
     def log(self, log: VerdictLog | str | Path | None) -> None:
-        self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
+        self._sources.log = log_of(log)
 
     def with_policy(self, policy: Policy) -> Guard:
         """This guard with another policy; its verifier, ledger and counts are shared."""
@@ -245,11 +246,8 @@ class Guard:
     def judge(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Judged:
-        """`review` without metrics and factors, and without a limit on abstentions.
-
-        Returns:
-            The completions as they were judged, see `AdmittedBatch`, and their verdicts.
-        """
+        """The completions as `review` judges them, see `AdmittedBatch`, and their verdicts; without
+        metrics, factors and a limit on abstentions."""
         admitted = self.admit(batch, given, decoded)
         return self.record_verdicts(admitted, self._verify(admitted.unsettled))
 
@@ -280,6 +278,9 @@ class Guard:
 
         For servers, which verify several batches at once. Errors as for `review`.
         """
+        batch = completions(batch)
+        if self._foreign_ids.look_at(batch, self.verifier, self.detokenizer):
+            self.rejections.mute()
         return admit(
             batch, given, identity=self.identity, references=self.references,
             environment=self.environment, detokenizer=self.detokenizer,
@@ -330,6 +331,7 @@ class Guard:
             policy: In place of the guard's own, for the veto.
 
         Raises:
+            TypeError: a reward is neither a number nor None.
             ValueError: not one reward per verdict; or ``policy`` does not fit the verifier.
             AbstainError: a verdict is an abstention and the policy says to raise.
         """
@@ -338,10 +340,8 @@ class Guard:
             if policy.pays_abstentions and not self.policy.pays_abstentions:
                 self.workers.require_none_lost()
         policy = policy or self.policy
-        require_rewards(rewards, review)
+        rewards = self._rewards.read(rewards, review, None if policy.watches else self.failures)
         refuse_abstentions(policy, review.verdicts)
-        if self.failures is not None and not policy.watches:
-            rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
             [[reward] for reward in rewards], rulings, policy,

@@ -1,4 +1,4 @@
-"""Warn once if most completions of a batch are rejected, which is seldom an attack.
+"""Warn once if most completions of a batch are rejected, or all abstained on: seldom an attack.
 
 A sampler that is declared wrongly, or a limit that honest work exceeds, rejects nearly everything.
 A log then shows ``guard/reject_rate`` of 1 and nothing of the cause.
@@ -23,18 +23,21 @@ _FEWEST = 8
 class RejectionWarning:
     """Warns in the first batch of which more than half is rejected.
 
-    A batch in which one named node of several sent all that is rejected gives no warning.
+    A batch in which one named node of several sent all that is rejected gives no warning. Another
+    comes with the first batch that is abstained on as a whole.
     """
 
     def __init__(self) -> None:
-        self._done = False
+        self._done = self._abstained = False
 
     def mute(self) -> None:
         """Disable the warning, where rejections are expected."""
         self._done = True
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most of these completions, [n], are rejected by their verdicts, [n]."""
+        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or none has
+        one."""
+        self._look_at_abstentions(verdicts)
         if self._done or len(batch) < _FEWEST:
             return
         rejected = [i for i, verdict in enumerate(verdicts) if verdict.rejected]
@@ -52,6 +55,17 @@ class RejectionWarning:
             "they are honest, see 'Everything is rejected' in docs/troubleshooting.md. This "
             "warning comes once",
             len(rejected), len(batch), kind[0], shown(reason, 300),
+        )  # fmt: skip
+
+    def _look_at_abstentions(self, verdicts: Sequence[Verdict]) -> None:
+        if self._abstained or len(verdicts) < 2 or not all(v.abstained for v in verdicts):
+            return
+        self._abstained = True
+        first = verdicts[0]
+        logger.warning(
+            "none of the %d completions of this batch has a verdict: %s abstains, as in %s. "
+            "Policy.on_abstain says what they earn. This warning comes once",
+            len(verdicts), ", ".join(first.deciding) or first.verifier, shown(first.reason, 300),
         )  # fmt: skip
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence, Sized
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import groups_of, rollouts_of
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
 from grpo_guard.guard.metrics import length_figures, metrics
@@ -136,19 +135,3 @@ def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
 
 def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
     return None if None in columns else [key for column in columns for key in column or ()]
-
-
-def require_rewards(rewards: object, review: object) -> None:
-    """Raise TypeError if rewards, one number or None per completion, or a review are of another
-    type."""
-    if not isinstance(review, Review):
-        raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
-    if isinstance(rewards, str | bytes) or not isinstance(rewards, Iterable | Sized):
-        raise TypeError(
-            f"rewards: expected one number or None per completion, in a list, got {shown(rewards)}"
-        )
-    if isinstance(rewards, list | tuple):
-        for i, reward in enumerate(rewards):
-            if isinstance(reward, str | bytes | list | tuple | dict):
-                got = shown(reward)
-                raise TypeError(f"rewards[{i}]: expected a number or None, got {got}")

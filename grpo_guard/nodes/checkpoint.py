@@ -49,11 +49,17 @@ def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None
     if not isinstance(states, dict) or states.keys() != memories.keys():
         got = sorted(states) if isinstance(states, dict) else type(states).__name__
         raise ValueError(
-            f"state: expected memories {', '.join(memories) or '(none)'}, got {got!s:.200}; is it "
+            f"state: expected memories {_named(memories) or '(none)'}, got {got!s:.200}; is it "
             "of a guard with other verifiers?"
         )
     for place, memory in memories.items():
         memory.load_state_dict(states[place])
+
+
+def _named(memories: Mapping[str, Remembers]) -> str:
+    """Their places, those of verifiers with the verifier's name."""
+    own = {place: getattr(memory, "name", "") for place, memory in memories.items()}
+    return ", ".join(f"{place} ({name})" if name else place for place, name in own.items())
 
 
 def stores_of(*owners: object) -> set[Path]:

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
 
@@ -39,6 +40,8 @@ class NodeStore:
     ) -> None:
         if not isinstance(folder, str | os.PathLike | None):
             raise ValueError(f"state: expected a folder's path, got {folder!r:.80}")
+        if folder is not None and not os.fspath(folder):
+            raise ValueError('state: expected a folder\'s path, got ""; write "." for this folder')
         self.path = (_temporary() if folder is None else _made(Path(folder))) / FILE
         self.lasting = folder is not None
         self.max_nodes = max_nodes
@@ -70,6 +73,9 @@ def in_folder(path: Path) -> Path:
 
 
 def _made(folder: Path) -> Path:
+    hint = unexpanded(folder)
+    if hint and not folder.is_dir():
+        raise ValueError(f"state: expected a folder's path, got {str(folder)!r}{hint}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -151,7 +151,7 @@ def test_empty_folder_error_says_what_was_expected(tmp_path):
     (tmp_path / "empty").mkdir()
     result, _ = verify(tmp_path, tmp_path / "empty")
     assert result.exit_code == 2
-    assert "expected a dataset's folder, or one with .parquet, .jsonl or .eval" in result.stderr
+    assert "folder, or one with .parquet, .jsonl, .jsonl.gz or .eval files, got" in result.stderr
 
 
 def test_calibrate_reads_the_same_formats(tmp_path):

@@ -2,13 +2,10 @@
 to write instead.
 """
 
-import inspect
-import re
-from collections.abc import Iterator
-from typing import Any, get_args
+from decimal import Decimal
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import grpo_guard
 from grpo_guard import (
@@ -23,14 +20,7 @@ from grpo_guard import (
     guard,
     presets,
 )
-from grpo_guard.cli.main import app
-from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
-from grpo_guard.config.preset_options import preset_options
-from grpo_guard.config.tree import verifier_options
-from grpo_guard.core.arguments import meaning
-from grpo_guard.core.ensemble import only
-from grpo_guard.core.options import Options
-from grpo_guard.core.registry import VERIFIERS, load_class, names
+from grpo_guard.core.ensemble import Vote, only
 from grpo_guard.core.verdict import accept, reject
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
@@ -59,6 +49,7 @@ class Tokenizer:
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
 HELLO = Completion("p", "t")
+SHOUTING = Shouting()
 CALLS = {
     "one verifier beside": (
         lambda: presets.different_weights(beside=Shouting()),
@@ -146,6 +137,50 @@ CALLS = {
         lambda: JudgeVerifier("openai"),
         "backend: expected a mapping with typ",
     ),
+    "a judge without its key": (
+        lambda: presets.judged({"type": "openai", "model": "m"}),
+        r"backend: expected a key in \$OPENAI_API_KEY, got none; set it, or give base_url",
+    ),
+    "a judge that is not there": (
+        lambda: presets.judged({"type": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}),
+        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+    ),
+    "a switch for a reader": (
+        lambda: presets.different_weights(reader=True),
+        "reader: expected a model, or its folder or id, got True",
+    ),
+    "a number for a tokenizer": (
+        lambda: Guard(SHOUTING, tokenizer=3),
+        "tokenizer: expected a tokenizer, got 3",
+    ),
+    "ids of a whole batch": (
+        lambda: Completion("p", "t", completion_ids=np.ones((1, 3), int)),
+        r"completion_ids: expected a list of integers or null, got ndarray of shape",
+    ),
+    "an option of another verifier": (
+        lambda: ArithmeticVerifier(alpha=0.1),
+        "ArithmeticVerifier: expected one of .*got 'alpha'",
+    ),
+    "an option of an ensemble": (
+        lambda: AllOf(SHOUTING, alhpa=0.1),
+        "AllOf: expected one of alpha, shares, name, got 'alhpa'; did you mean 'alpha'?",
+    ),
+    "text for a budget": (
+        lambda: AllOf(SHOUTING, alpha="0.1"),
+        r"AllOf.alpha: expected a number in \(0, 1\), got '0.1'",
+    ),
+    "text for a number of votes": (
+        lambda: Vote(SHOUTING, rejects="1"),
+        "Vote.rejects: expected an integer between 1 and 1, got '1'",
+    ),
+    "a condition of only": (
+        lambda: only(SHOUTING, tasks="math"),
+        "only: expected one of verifier, task, node, when, got 'tasks'; did you mean 'task'?",
+    ),
+    "the state of another guard": (
+        lambda: presets.different_weights().load_state_dict(Guard(SHOUTING).state_dict()),
+        r"state: expected memories ledger, .*\(recurrence\), got .*other verifiers",
+    ),
     "texts for completions": (
         lambda: Guard(Shouting()).apply([1.0], ["abc"]),
         r"batch\[0\]: expected a Completion, got 'abc'; write Completion\(...\)",
@@ -170,6 +205,26 @@ CALLS = {
         lambda: Guard(Shouting()).apply(["1"], [HELLO]),
         r"rewards\[0\]: expected a number or None, got '1'",
     ),
+    "a list for a reward": (
+        lambda: Guard(Shouting()).apply([[1.0]], [HELLO]),
+        r"rewards\[0\]: expected a number or None, got list; .*write float",
+    ),
+    "a column of rewards": (
+        lambda: Guard(Shouting()).apply(np.ones((1, 1)), [HELLO]),
+        r"rewards: expected one number .*got the shape \[1, 1\]; add up the columns",
+    ),
+    "an array of texts for rewards": (
+        lambda: Guard(Shouting()).apply(np.array(["1"]), [HELLO]),
+        r"rewards\[0\]: expected a number or None, got '1'",
+    ),
+    "a set of rewards": (
+        lambda: Guard(Shouting()).apply({1.0}, [HELLO]),
+        "rewards: expected one number or None per completion, in a list, got set",
+    ),
+    "a decimal reward": (
+        lambda: Guard(Shouting()).apply([Decimal(1)], [HELLO]),
+        r"rewards\[0\]: expected a number or None, got Decimal",
+    ),
     "too many rewards": (
         lambda: Guard(Shouting()).apply([1.0, 2.0], [HELLO]),
         "rewards: expected 1, one per completion, got 2",
@@ -177,6 +232,62 @@ CALLS = {
     "verdicts for a review": (
         lambda: Guard(Shouting()).settle([1.0], [accept("x")]),
         "review: expected what Guard.review returns, got list",
+    ),
+    "verifiers for a verifier": (
+        lambda: Guard(verifiers=[Shouting]),
+        "Guard: expected one of verifier, .*got 'verifiers'; did you mean 'verifier'?",
+    ),
+    "a guard for a verifier": (
+        lambda: guard(Guard(Shouting())),
+        "Guard.verifier: .*got a guard, which is complete; use it by itself, or write guard.verif",
+    ),
+    "a guard beside": (
+        lambda: presets.different_weights(beside=[Guard(Shouting())]),
+        "expected a CompletionVerifier, got a guard",
+    ),
+    "a verifier twice": (
+        lambda: SHOUTING & SHOUTING,
+        "AllOf: expected each verifier once, got the same 'shouting' twice; leave one out",
+    ),
+    "a class behind &": (
+        lambda: SHOUTING & Shouting,
+        r"AllOf: expected .*got the class Shouting; write Shouting\(...\)",
+    ),
+    "a task's name as a condition": (
+        lambda: only(SHOUTING, when="math"),
+        "only.when: expected a function of a completion, got 'math'",
+    ),
+    "a ledger's path": (
+        lambda: Guard(SHOUTING, ledger="nodes.sqlite"),
+        r"Guard.ledger: expected None or EvidenceLedger\(PATH\), got 'nodes.sqlite'",
+    ),
+    "references in a mapping": (
+        lambda: Guard(SHOUTING, references={"p": "a"}),
+        r"Guard.references: expected None or References\(\{prompt: answer\}\)",
+    ),
+    "failures switched on": (
+        lambda: Guard(SHOUTING, failures=True),
+        r"Guard.failures: expected None or GraderFailures\(...\), got True",
+    ),
+    "a log in no folder": (
+        lambda: Guard(SHOUTING, log="/no/where/log.jsonl"),
+        "log: expected a file .*in a folder that does not exist; make it: mkdir -p /no/where",
+    ),
+    "a folder for a log": (
+        lambda: Guard(SHOUTING, log="/"),
+        "log: expected a file to append verdicts to, got /, which is a folder; name a file",
+    ),
+    "a log at home": (
+        lambda: Guard(SHOUTING, log="~/logs/log.jsonl"),
+        "log: .*got ~/logs/log.jsonl, .*; ~ is not expanded, write the whole path",
+    ),
+    "a state at home": (
+        lambda: presets.different_weights(state="~/state"),
+        "state: expected a folder's path, got '~/state'; ~ is not expanded, write the whole path",
+    ),
+    "two texts to check": (
+        lambda: grpo_guard.check("p", "t"),
+        r"check: expected at most 1 arguments in order \(text\), got 2",
     ),
     "a class for a verifier": (
         lambda: Guard(Shouting),
@@ -250,6 +361,12 @@ CALLS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_judge(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("case", CALLS)
 def test_mistakes_in_a_call(case):
     call, said = CALLS[case]
@@ -265,57 +382,3 @@ def test_preset_passed_without_calling_it(preset):
     said = rf"expected options in brackets, got the function 'reward'; write @presets.{preset}\("
     with pytest.raises(TypeError, match=said):
         getattr(presets, preset)(reward)
-
-
-LINES = {
-    "another name for the text": ('{"prompt": "p", "completion": "t"}', "expected 'text' in its"),
-    "no text": ('{"prompt": "p"}', "in.jsonl:1: text: expected to be present, got nothing"),
-    "a number": ('{"prompt": "p", "text": 7}', "in.jsonl:1: text: expected a string, got 7"),
-    "no JSON": ("prompt, text", r"in.jsonl:1: (line): expected a JSON object"),
-    "a whole array": ('[{"prompt": "p", "text": "t"}]', "expected a JSON object, got list"),
-}
-
-
-@pytest.mark.parametrize("case", LINES)
-def test_mistakes_in_an_input_line(case, tmp_path):
-    line, said = LINES[case]
-    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
-    (tmp_path / "in.jsonl").write_text(line + "\n")
-    files = [str(tmp_path / name) for name in ("guard.yaml", "in.jsonl", "out.jsonl")]
-    result = CliRunner().invoke(app, ["verify", "-c", files[0], files[1], "-o", files[2]])
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_option_names_match_the_verifiers() -> None:
-    for name, options in OPTIONS.items():
-        model = verifier_options(load_class(VERIFIERS, name, CompletionVerifier))
-        assert set(options) == set(model.model_fields)
-        assert model.from_python <= set(PYTHON_ONLY)
-
-
-def _required(model: type[Options]) -> Iterator[tuple[Any, str]]:
-    """(maker, name) of each required option, those of nested mappings included."""
-    pending: list[Any] = [model]
-    while pending:
-        kind = pending.pop()
-        if isinstance(kind, type) and issubclass(kind, Options):
-            pending += [field.annotation for field in kind.model_fields.values()]
-            yield from ((kind.made, n) for n, f in kind.model_fields.items() if f.is_required())
-        pending += get_args(kind)
-
-
-def test_what_a_missing_value_is_stands_by_itself() -> None:
-    """Messages quote the docstring, and "it is: As for `same_weights`" explains nothing."""
-    asked = {pair for name in presets.PRESETS for pair in _required(preset_options(name))}
-    for name in names(VERIFIERS):
-        asked |= set(_required(verifier_options(load_class(VERIFIERS, name, CompletionVerifier))))
-    for maker in (*presets.PRESETS.values(), Completion, SamplingSpec):
-        parameters = inspect.signature(maker).parameters.values()
-        asked |= {(maker, p.name) for p in parameters if p.default is p.empty and p.kind.value < 4}
-    assert len(asked) > 15
-    for maker, parameter in asked:
-        said = meaning(maker, parameter)
-        assert said, (maker, parameter)
-        assert not re.search("`|^As for|^Its |MAX_", said), (maker, parameter, said)

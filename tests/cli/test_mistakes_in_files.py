@@ -188,6 +188,47 @@ FILES = {
         "alpha: 0.1\nverifier: {type: screens\n",
         "is the bracket that opens in line 2 closed, with a comma between entries?",
     ),
+    "a preset twice": (
+        "preset: different_weights\npreset: judged",
+        r"line 2, column 1: `preset: ...` \(a key that is there already; write each once\)",
+    ),
+    "a state that is empty": (
+        "preset: different_weights\nstate: ''",
+        'state: expected a folder\'s path, got ""; write "." for this folder',
+    ),
+    "a variable in a state": (
+        "preset: different_weights\nstate: $HOME/state",
+        r"state: expected .*got '\$HOME/state'; \$ is not expanded, write the whole path",
+    ),
+    "a variable in a model": (
+        f"{SAME}model: $HOME/policy",
+        r"model: expected .*got '\$HOME/policy', and it does not exist; \$ is not expanded",
+    ),
+    "a function with a dot": (
+        "preset: different_weights\nenvironment: my_tools.answer",
+        "environment: expected package.module:function, got",
+    ),
+    "an empty list": ("verifier: {all: []}", "verifier.all: expected a non-empty list, got an em"),
+    "a restriction of a preset": (
+        "preset: different_weights\nonly: {task: math}",
+        "only: expected none next to preset.*; restrict a verifier in its list beside:",
+    ),
+    "a device that is not there": (
+        f"{SAME}model: {WORD_PROBLEMS}\ndevice: gpu",
+        "device: expected cpu, or a device that torch finds here, got 'gpu': ",
+    ),
+    "a share above 1": (
+        f"{SAME}model: {WORD_PROBLEMS}\nshare: 10",
+        r"share: expected a number in \(0, 1\], got 10",
+    ),
+    "a log in no folder": (
+        "preset: different_weights\nlog: no/where.jsonl",
+        "guard.yaml: log: expected a file to append verdicts to, .*make it: mkdir -p no",
+    ),
+    "a judge that is not there": (
+        "preset: judged\nbackend: {type: openai, model: m, base_url: 'http://127.0.0.1:9'}",
+        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+    ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",
         "references: nowhere.jsonl: .*expected a readable file",
@@ -254,6 +295,20 @@ def test_misspelt_option_is_refused_before_torch_is_loaded(tmp_path):
         env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
     assert done.stdout == "False\n"
+
+
+def test_hub_that_cannot_be_reached_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    said = "a model fetched before, got 'org/x' while http://127.0.0.1:9 cannot be reached"
+    different = "preset: different_weights\n"
+    for text in (
+        f"{SAME}model: org/x",
+        f"{different}reader: org/x",
+        f"{different}tokenizer: org/x",
+    ):
+        with pytest.raises(ConfigError, match=said):
+            GuardConfig.from_text(text, "guard.yaml").build()
 
 
 def test_offline_mode_never_asks_a_hub_for_a_missing_model(tmp_path, monkeypatch):

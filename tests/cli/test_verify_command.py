@@ -119,7 +119,7 @@ def test_only_the_requested_file_is_written(files):
 
 
 def test_missing_and_binary_files_exit_2(files):
-    (files / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    (files / "binary.jsonl").write_bytes(b"\xff\x00\xfe")
     for name, place in (("nowhere.jsonl", " (file)"), ("binary.jsonl", "1: (line)")):
         arguments = ["verify", "-c", str(files / "guard.yaml"), str(files / name), "-o", "o"]
         result = CliRunner().invoke(app, arguments)

@@ -90,7 +90,7 @@ def test_state_is_restored(tmp_path):
 
 
 def test_guards_without_a_state_folder_share_nothing():
-    one, two = presets.different_weights(), presets.judged({"type": "openai", "model": "m"})
+    one, two = presets.different_weights(), presets.judged("shipped")
     assert one.ledger.path.parent != two.ledger.path.parent
     for round in range(3):
         one.review(batch(round))

@@ -55,7 +55,10 @@ def test_full_log_stops_and_warns_once(tmp_path, caplog, monkeypatch):
 
 
 def test_unwritable_log_does_not_stop_the_run(tmp_path, caplog):
-    guard = Guard(Says(), log=tmp_path / "nowhere" / "verdicts.jsonl")
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    guard = Guard(Says(), log=folder / "verdicts.jsonl")
+    folder.rmdir()
     for _ in range(3):
         assert guard.apply([1.0, 2.0], completions("a", "r")) == [1.0, None]
     assert caplog.text.count("cannot be written") == 1

@@ -182,9 +182,10 @@ class Says(CompletionVerifier):
 
 # What the pages' fragments assume that a reader already has.
 GIVEN = {
-    "combination.md": dict.fromkeys(
-        ("screens", "arithmetic", "bounds", "judge", "judge_a", "judge_b", "judge_c", "code",
-         "replay", "tail"), Says()),
+    "combination.md": {
+        name: Says() for name in (
+            "screens", "arithmetic", "bounds", "judge", "judge_a", "judge_b", "judge_c", "code",
+            "replay", "tail")},
     "content-verifiers.md": {},
     "ledger.md": {"verifier": Says()},
     "other-trainers.md": {

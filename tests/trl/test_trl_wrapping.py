@@ -48,6 +48,13 @@ def test_name_and_async_kind_are_kept(reward, name, is_async):
     assert values[0] == values[2] > 0
 
 
+def test_sender_under_another_column_name_is_said_once(caplog):
+    for more in ({"node": ["a"] * 3}, {}, {}):
+        rows_from(call() | {"client": ["ann"] * 3} | more)
+    assert caplog.text.count("the column 'client' is not read") == 1
+    assert "dataset.rename_column('client', 'node')" in caplog.text
+
+
 def test_custom_name_distinguishes_two_partials():
     a, b = functools.partial(ones, scale=1), functools.partial(ones, scale=2)
     with pytest.raises(FrameworkError, match="2 functions are named 'ones'"):

@@ -326,7 +326,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
                 findings = findings_of(completion.text, node, found, unlisted=unlisted)
                 return reject(self.name, p_value=found[0].p_value, findings=findings)
         if alone:
-            return abstain(self.name, Cause.UNINFORMATIVE, "no other node is known yet")
+            reason = "no other node is known yet; mix the answers of several nodes in a batch"
+            return abstain(self.name, Cause.UNINFORMATIVE, reason)
         return accept(self.name)
 
 

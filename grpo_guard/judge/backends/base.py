@@ -98,6 +98,11 @@ class Backend(ABC):
             JudgeSetupError: it cannot; the message states the remedy.
         """
 
+    def unready(self) -> str | None:
+        """Why the model can be asked nothing at present, with the remedy; None if nothing is known
+        to be missing. Takes at most two seconds and asks nothing."""
+        return None
+
 
 def _files(path: str) -> list[tuple[str, int, int]]:
     try:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from grpo_guard.core.redaction import hidden, secrets_in
 from grpo_guard.core.verdict import Cause
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _inherited: list[object] = []
 # Per reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
 LARGEST_REPLY = 4 * 2**20
+_CONNECT_SECONDS = 1.5
 
 
 class _SecretFilter(logging.Filter):
@@ -133,8 +136,33 @@ class OpenAIBackend(Backend):
             arguments["extra_body"] = self.extra_body
         return arguments
 
+    def unready(self) -> str | None:
+        if self.base_url is None:
+            return None if self._key() else self._no_key()
+        if getproxies():
+            return None  # it need not be reached from here
+        parts = urlsplit(self.base_url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        try:
+            socket.create_connection((str(parts.hostname), port), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            return self._not_reached(error.strerror or str(error))
+        return None
+
+    def _no_key(self) -> str:
+        return (
+            f"expected a key in ${self._key_name}, got none; set it, or give base_url for a server "
+            "of your own"
+        )
+
+    def _not_reached(self, why: object) -> str:
+        return f"{self._where}: cannot be reached ({why}); start the server, or correct base_url"
+
     async def check(self) -> None:
         client = self._connected()
+        # Before the client, which waits for a silent address as long as for an answer.
+        if problem := await asyncio.to_thread(self.unready):
+            raise JudgeSetupError(problem)
         try:
             # In addition to the client's time-out, which restarts with each byte that arrives.
             async with asyncio.timeout(self.timeout):
@@ -147,10 +175,7 @@ class OpenAIBackend(Backend):
             if isinstance(failure, JudgeSetupError) and failure.status in (404, 405):
                 return  # a server without a list of models; the first request will show
             if failure.cause is Cause.PROVIDER and failure.status is None:
-                raise JudgeSetupError(
-                    f"{self._where}: cannot be reached ({failure}); start the server, or correct "
-                    "base_url"
-                ) from None
+                raise JudgeSetupError(self._not_reached(failure)) from None
             if isinstance(failure, JudgeSetupError):
                 raise failure from None
             return  # it responds, if not well: that is for retries
@@ -178,10 +203,7 @@ class OpenAIBackend(Backend):
                 ) from None
             key = self._key()
             if not key and self.base_url is None:
-                raise JudgeSetupError(
-                    f"backend 'openai': expected a key in ${self._key_name}, got none; set it, or "
-                    "give base_url for a server of your own"
-                )
+                raise JudgeSetupError(self._no_key())
             client = openai.AsyncOpenAI(
                 api_key=key or "none",
                 base_url=self.base_url,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
-from grpo_guard.core.model_paths import missing, warn_unpinned
+from grpo_guard.core.model_paths import missing, unreached, warn_unpinned
 
 
 class FromPretrained:
@@ -56,20 +56,24 @@ def load_policy(
         local_files_only: Never contact the hub.
 
     Raises:
-        ValueError: an unknown dtype, or no model or tokenizer is found.
+        ValueError: an unknown dtype or device, or no model or tokenizer is found.
     """
     if not local_files_only:
         warn_unpinned(path_or_id, revision)
     _require_model(path_or_id)  # before seconds of imports
+    if not local_files_only and (problem := unreached(path_or_id)):
+        raise ValueError(f"{path_or_id}: {problem}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = _usable(device) or ("cuda" if torch.cuda.is_available() else "cpu")
     # bf16 products are emulated on most CPUs: slower and less exact.
     name = dtype or ("float32" if device == "cpu" else "bfloat16")
     torch_dtype = name if name == "auto" else getattr(torch, name, None)
     if not isinstance(torch_dtype, str | torch.dtype):
-        raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
+        raise ValueError(
+            f"dtype: expected the name of a torch dtype such as float16 or bfloat16, got {dtype!r}"
+        )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     if local_files_only:
         options["local_files_only"] = True
@@ -98,6 +102,21 @@ def _require_model(path_or_id: str) -> None:
             raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
     elif problem := missing(path_or_id):
         raise ValueError(f"{path_or_id}: {problem}")
+
+
+def _usable(device: str | None) -> str | None:
+    """The device; raises ValueError if torch knows none of that name, or finds it not here."""
+    import torch
+
+    try:
+        if device is not None:
+            torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"device: expected cpu, or a device that torch finds here, got {device!r}: "
+            f"{_first_line(error)}"
+        ) from None
+    return device
 
 
 def _first_line(error: Exception) -> str:
