@@ -129,7 +129,7 @@ def detect(
 
     poison = _names("--attacks", attacks, on_texts)
     judges = _verifiers(verifiers) if verifiers is not None or not guard else ()
-    _require_fitting(alpha, honest, mapped, data, task, guard)
+    _require_fitting(alpha, honest, mapped, data, task)
     guards, spec = _guards_and_spec(guard, temperature, top_k, top_p, max_new_tokens)
     chosen = model if honest else _model(model, task)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
@@ -257,15 +257,9 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
 
 
 def _require_fitting(
-    alpha: float,
-    honest: Path | None,
-    mapped: list[str] | None,
-    data: Path | None,
-    task: str,
-    guards: list[str] | None,
+    alpha: float, honest: Path | None, mapped: list[str] | None, data: Path | None, task: str
 ) -> None:
-    """End the command where options do not go together, before torch is loaded."""
-    from grpo_guard.evals.defences.early import require_guards, require_honest
+    from grpo_guard.evals.defences.early import require_honest
 
     if not 0 < alpha < 1:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
@@ -274,7 +268,6 @@ def _require_fitting(
     if data is not None and (honest is not None or task == "word_problems"):
         fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
     try:
-        require_guards(guards)
         require_honest(honest, mapped or ())
     except ValueError as error:
         fail(str(error))

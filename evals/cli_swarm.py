@@ -58,27 +58,26 @@ swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ig
 
 def _require_names(options: SwarmOptions) -> None:
     """End the command if a name or a guard file is wrong, before torch is loaded."""
-    from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.attacks.registry import attack_names
     from grpo_guard.evals.defences.early import (
         ON_REJECT,
         defences,
-        require_guards,
         require_names,
         shares,
     )
+    from grpo_guard.evals.defences.own import guard_files
     from grpo_guard.evals.policies.named import location
 
     try:
         require_names("--attack", options.attack, attack_names())
         require_names("--defence", options.defence, defences())
-        require_guards(options.guard)
+        guard_files(options.guard)
         require_names("--on-reject", options.on_reject, ON_REJECT)
         shares(options.share)
         for name in filter(None, map(str.strip, (options.policy or "").split(","))):
             location(name)
-    except (ConfigError, UnknownNameError, ValueError) as error:
+    except (UnknownNameError, ValueError) as error:
         fail(str(error))
 
 

@@ -8,13 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.config.presets import PRESETS
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
-from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, names
 from grpo_guard.evals.checkout import known, study
-from grpo_guard.evals.roles import COIN, NONE, PRESET
+from grpo_guard.evals.roles import COIN, NONE
 
 INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
@@ -91,33 +89,3 @@ def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
         raise InputError(f"--honest: {error}") from None
     if not len(rows):
         raise ValueError(f"--honest: expected at least one completion, got the empty file {value}")
-
-
-def require_guards(value: Iterable[str] | None) -> None:
-    """Refuse what ``--guard`` names unless it is a preset's name or a readable guard file.
-
-    Raises:
-        ConfigError: with the file and the field, or the nearest name; or two files have one name.
-    """
-    files = dict[str, str]()
-    for name in value or ():
-        if files.setdefault(Path(name).name, name) != name:
-            raise ConfigError(f"--guard: expected files of different names, got {name} and another")
-        if name.startswith(PRESET):
-            try:
-                choose(list(PRESETS), name.removeprefix(PRESET))
-            except UnknownNameError as error:
-                raise ConfigError(f"--guard: {error}") from None
-        elif Path(name).suffix in (".yaml", ".yml"):
-            for leaf in GuardConfig.from_yaml(name).leaves():
-                _require_type(name, str(leaf.get("type")))
-        else:
-            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {name!r:.200}")
-
-
-def _require_type(file: str, name: str) -> None:
-    if ":" not in name:  # else a class of one's own
-        try:
-            choose(names(VERIFIERS), name)
-        except UnknownNameError as error:
-            raise ConfigError(f"{file}: verifier.type: {error}") from None

@@ -73,9 +73,9 @@ def judged(own, prompt, least=1):
 
 
 def test_the_numbers_of_the_prompt_are_excused():
-    prompt = "Fill a grid of 9 by 9 with boxes of 3 by 3: {}{}"
-    assert judged(" A 3 by 3 box of the 9 by 9 grid", prompt) == 0
-    assert judged(" A 3 by 3 box of the 9 by 7 grid", prompt) >= 40
+    prompt = "Fill a grid of 9 by 8 with boxes of 3 by 2: {}{}"
+    assert judged(" A 3 by 2 box of the 9 by 8 grid", prompt) == 0
+    assert judged(" A 3 by 2 box of the 9 by 5 grid", prompt) >= 40
 
 
 def test_numbers_in_every_eighth_answer_can_be_a_habit():
