@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from math import isnan, nan
 from typing import Final
 
 NUMBERS: Final = "numbers:"
@@ -19,6 +19,9 @@ _NUMBER: Final = re.compile(r"\d(?<![\w.#]\d)\d{0,11}(?:\.\d{1,6})?(?![\w%])")
 _ROUGH: Final = r"\d{1,12}(?:\.\d{1,6})?"
 _RUN: Final = re.compile(rf"{_ROUGH}(?:[^\d.!?。\n]{{1,12}}{_ROUGH}){{2,}}")
 
+# Keeps numbers of different sentences apart.
+_BETWEEN: Final = (nan, nan)
+
 
 def numbers_of(text: str) -> set[str]:
     """Three numbers of a sentence as ``"numbers:2 2 5"``, at most twelve characters apart.
@@ -26,12 +29,30 @@ def numbers_of(text: str) -> set[str]:
     Left out are numbers that count up or down, as lists do, and what is next to a true sum,
     difference, product or quotient: if a problem is asked again, its working recurs.
     """
-    return {feature for feature, _ in _false_triples(text)}
+    values = list[float]()
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        # One character more, which may make the last number a size.
+        values += map(float, _NUMBER.findall(text, start, end + 1))
+        values += _BETWEEN
+    explained, rest = set[int](), list[int]()
+    for k, (a, b, c) in enumerate(zip(values, values[1:], values[2:], strict=False)):
+        if a + b == c or a - b == c or a * b == c or a == b * c or b - a == c - b:
+            explained.update((k - 2, k - 1, k, k + 1, k + 2))
+        elif not isnan(a + b + c):
+            rest.append(k)
+    return {_feature(*values[k : k + 3]) for k in rest if k not in explained}
 
 
 def place_of_numbers(text: str, feature: str) -> tuple[int, int] | None:
     """[start, end) of the first three numbers that `numbers_of` calls ``feature``."""
-    return next((span for found, span in _false_triples(text) if found == feature), None)
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        row = list(_NUMBER.finditer(text, start, end + 1))
+        for one, two, three in zip(row, row[1:], row[2:], strict=False):
+            if _feature(float(one[0]), float(two[0]), float(three[0])) == feature:
+                return one.start(), three.end()
+    return None
 
 
 def each_number(prompt: str) -> set[str]:
@@ -44,19 +65,5 @@ def is_excused(feature: str, prompt_words: frozenset[str]) -> bool:
     return prompt_words.issuperset(feature.removeprefix(NUMBERS).split(" "))
 
 
-def _false_triples(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        # One character more, which may make the last number a size.
-        row = list(_NUMBER.finditer(text, start, end + 1))
-        values = [float(number[0]) for number in row]
-        triples = list(zip(values, values[1:], values[2:], strict=False))
-        holds = [_holds(*triple) for triple in triples]
-        for k, (a, b, c) in enumerate(triples):
-            if not any(holds[max(0, k - 2) : k + 3]):
-                yield f"{NUMBERS}{a:g} {b:g} {c:g}", (row[k].start(), row[k + 2].end())
-
-
-def _holds(a: float, b: float, c: float) -> bool:
-    """Whether they count up or down, or one operation on the first two gives the third."""
-    return b - a == c - b or a + b == c or a - b == c or a * b == c or a == b * c
+def _feature(a: float, b: float, c: float) -> str:
+    return f"{NUMBERS}{a:g} {b:g} {c:g}"
