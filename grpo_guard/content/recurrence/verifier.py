@@ -15,6 +15,7 @@ from grpo_guard.content.recurrence.features import Reader, excused_by
 from grpo_guard.content.recurrence.findings import findings_of
 from grpo_guard.content.recurrence.reading import Shown, read_each
 from grpo_guard.content.recurrence.record import Conviction
+from grpo_guard.content.recurrence.sentences import sentences_of
 from grpo_guard.content.recurrence.state import dump, load
 from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.vocabulary import ordinary_words
@@ -239,13 +240,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def learn_habits(self, texts: Iterable[str]) -> None:
-        """Treat words that occur in two or more of these texts as ordinary from now on.
+        """Treat words and sentences in two or more of these texts as ordinary from now on.
 
         Call it before training, with samples of the nodes' models that you generated yourself; text
         from a peer would teach its poison. Existing convictions are not revoked.
         """
-        counts = Counter(word for text in texts for word in set(words_of(text)))
-        habits = frozenset(word for word, count in counts.items() if count > 1)
+        shown = ((words := words_of(text), sentences_of(words, frozenset())) for text in texts)
+        counts = Counter(one for words, said in shown for one in {*words, *said})
+        habits = frozenset(one for one, count in counts.items() if count > 1)
         with self._lock:
             self._learn(habits)
 
