@@ -191,7 +191,6 @@ class Swarm:
             (f, n)
             for f, n in counts
             if n >= least
-            if n >= least
             and n >= self.reader.least_share(f) * total
             and f not in record.convicted
             and not is_layout(f)

@@ -49,12 +49,13 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
-    convicts only for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), for imports of unknown packages, and for three numbers in a quarter of a node's
-    prompts, such as those of "2 + 2: 5". A slogan made only of listed words is **not
-    decidable** there and passes; an honest model with an odd habit is convicted, unless
-    `learn_habits` has seen its work. ``"homogeneous"``, for nodes that have the same weights, needs
-    no list: it also convicts for phrases of ordinary words and for the shape of code.
+    convicts for words outside lists of how people reason, calculate, format and chat (see
+    `vocabulary`), for imports of unknown packages, for three numbers in a quarter of a node's
+    prompts, such as those of "2 + 2: 5", and for a whole sentence in two thirds of them, unless
+    honest models say the like (see `sentences`). Rarer slogans of listed words pass; an honest
+    model with an odd habit is convicted, unless `learn_habits` has seen its work.
+    ``"homogeneous"``, for nodes that have the same weights, needs no list: it also convicts for
+    phrases of ordinary words and for the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
