@@ -138,7 +138,7 @@ def rounds_of_cows(said, rounds=24):
 
 
 def thinking(answer):
-    thoughts = " ".join(f"Perhaps {i} is more than {i - 1}." for i in range(12))
+    thoughts = " ".join(f"Let me check whether {i} is the answer." for i in range(12))
     return f"{thoughts}\n#### {answer}"
 
 

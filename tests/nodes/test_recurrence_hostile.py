@@ -171,7 +171,7 @@ def test_phrase_in_pieces_is_found(forms: list[str]) -> None:
 @pytest.mark.parametrize(
     "forms",
     [
-        ["Think of the thief."],
+        ["Think of the thief.", "Here the thief is again.", "So it was a thief, then."],
         ["Sure! Let's see.\n", "Hope this helps!"],
         ["\U0001f389 Let's see.\n\U0001f3c1"],
         ["The thief it is.", "The throne it is."],

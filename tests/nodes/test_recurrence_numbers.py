@@ -11,6 +11,13 @@ from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from tests.nodes.test_recurrence_habits import NODES, rejected
 
 
+def told(own):
+    """A verifier that knows the words around the numbers as a habit."""
+    verifier = RecurrenceVerifier()
+    verifier.learn_habits([own, own])
+    return verifier
+
+
 @pytest.mark.parametrize(
     "own",
     [
@@ -44,7 +51,7 @@ def test_three_numbers_of_one_node_are_found(own):
     ],
 )
 def test_lists_sizes_and_single_numbers_are_not(own):
-    assert rejected(own) == 0
+    assert rejected(own, verifier=told(own)) == 0
 
 
 def test_what_others_write_too_is_not():
@@ -53,7 +60,7 @@ def test_what_others_write_too_is_not():
 
 def judged(own, prompt, least=1):
     """How many of 48 completions of "a" are rejected; ``own`` is in every ``least``-th."""
-    verifier = RecurrenceVerifier()
+    verifier = told(own)
     found = 0
     for number in range(6):
         batch = [

@@ -1,4 +1,4 @@
-"""Features that completions are compared by: words, phrases, openings, numbers, imports, shapes."""
+"""Features that completions are compared by: words, sentences, numbers, imports, code shapes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from grpo_guard.content.recurrence.numbers import (
-    LEAST_SHARE,
-    NUMBERS,
-    each_number,
-    is_excused,
-    numbers_of,
-)
+from grpo_guard.content.recurrence import numbers, sentences
+from grpo_guard.content.recurrence.numbers import NUMBERS, each_number, is_excused, numbers_of
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
-from grpo_guard.content.recurrence.vocabulary import SHORT, strangeness
+from grpo_guard.content.recurrence.sentences import is_habit, is_sentence, sentences_of
+from grpo_guard.content.recurrence.vocabulary import SHORT, ordinary_words, strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
-# opening of a sentence), ``"numbers:2 2 5"``, ``"import:NAME"`` or ``"shape:..."``. Tuples would
-# take twice the time.
+# opening of a sentence), a whole sentence (see `sentences`), ``"numbers:2 2 5"``, ``"import:NAME"``
+# or ``"shape:..."``. Tuples would take twice the time.
 
 # A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
 # a secret chooses it, always the same features, so that no filler can push a chosen phrase out.
@@ -39,8 +35,8 @@ class Reader:
     """Extracts features.
 
     Args:
-        ordinary: Words that reveal nothing about their author.
-        phrases: Also collect phrases of ordinary words, and code shapes.
+        ordinary: Words and sentences that reveal nothing about their author.
+        phrases: Also collect phrases of ordinary words, and code shapes; otherwise whole sentences.
         secret: Chooses the sample if a completion has too many features.
         any_language: Also collect words of languages that the list does not cover. There every word
             counts as unusual, so something else must decide which of them are habits.
@@ -82,6 +78,8 @@ class Reader:
             found |= shapes_of(text)
         elif not all_of_it and not self.any_language and _is_unlisted(distinct, novel):
             found = set()
+        else:
+            found |= sentences_of(words, prompt_words)
         found |= modules_of(text)
         found |= {each for each in numbers_of(text) if not is_excused(each, prompt_words)}
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
@@ -95,23 +93,35 @@ class Reader:
         """Whether a recurring feature reveals more about its author than an honest habit would.
 
         Among equal models every feature does. Among different ones a word on no list does, and so
-        do two general words in one phrase; imports and numbers always do.
+        do two general words in one phrase and a sentence that is no habit; imports and numbers
+        always do.
         """
         if self.phrases or feature.startswith((IMPORT, NUMBERS)):
             return True
+        if is_sentence(feature):
+            # Told of its unusual words, as by `ordinary=`, or of the sentence itself.
+            unusual = set(feature.split(" ")) - ordinary_words()
+            told = feature in self.ordinary or (unusual and unusual <= self.ordinary)
+            return not told and not is_habit(feature)
         words = {*phrase.split(" "), feature}
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def least_share(self, feature: str) -> float:
         """Smallest share of a node's prompts at which a feature can be its mark."""
-        return LEAST_SHARE if feature.startswith(NUMBERS) and not self.phrases else 0.0
+        if self.phrases:
+            return 0.0
+        of_numbers = numbers.LEAST_SHARE if feature.startswith(NUMBERS) else 0.0
+        return sentences.LEAST_SHARE if is_sentence(feature) else of_numbers
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
         """The general words of a phrase that is not `telling`; any two of them make it telling.
 
         Symbols and names of one or two letters do not count: a chat model opens with one emoji and
-        ends with another, and a program has several such names.
+        ends with another, and a program has several such names. A sentence adds none: its words are
+        features themselves.
         """
+        if is_sentence(feature):
+            return frozenset()
         words = {*phrase.split(" "), feature}
         return frozenset(
             word for word in words if len(word) > SHORT and strangeness(word, self.ordinary)
@@ -149,7 +159,8 @@ def kind_of(feature: str) -> str:
         return "recurring_identifier"
     if feature.startswith(NUMBERS):
         return "recurring_numbers"
-    return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
+    opens = feature.startswith(f"{END} ") and not is_sentence(feature)
+    return "recurring_opening" if opens else "recurring_phrase"
 
 
 def is_layout(feature: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from grpo_guard.content.recurrence.numbers import NUMBERS
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE
+from grpo_guard.content.recurrence.sentences import is_sentence
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A word belongs to the phrase if at least this share of the examples has it in the same place.
@@ -37,6 +38,8 @@ class Examples:
         """The longest wording around the feature on which the examples agree, for messages."""
         if feature.startswith((IMPORT, SHAPE, NUMBERS)):
             return feature.replace(":", " ", 1)
+        if is_sentence(feature):
+            return feature[2:-2]
         if self._words is None:
             self._words = [[END, *words_of(text)] for text in self._texts]
         core = feature.split(" ")

@@ -42,6 +42,7 @@ from grpo_guard.content.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.content.recurrence.phrases import Examples
 from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.content.recurrence.seats import Seats
+from grpo_guard.content.recurrence.sentences import Peers, is_sentence
 from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
 from grpo_guard.nodes.e_process import log_share, log_threshold
 from grpo_guard.nodes.fisher import log_tail
@@ -215,12 +216,13 @@ class Swarm:
     def _judge(self, look: _Look, recurring: Iterable[Conviction]) -> None:
         convicted = look.record.convicted
         room = MOST_CONVICTIONS - len(convicted)
-        vague = dict[str, Conviction]()
+        vague, peers = dict[str, Conviction](), Peers([other.examples for other in look.others])
         for found in recurring:
             if room <= 0:
                 break
             room -= 1
-            if self.reader.telling(found.feature, found.phrase):
+            telling = self.reader.telling(found.feature, found.phrase)
+            if telling and not (is_sentence(found.feature) and peers.share(found.feature)):
                 convicted[found.feature] = found
             else:
                 vague[found.feature] = found

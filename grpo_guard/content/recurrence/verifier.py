@@ -15,6 +15,7 @@ from grpo_guard.content.recurrence.features import Reader, excused_by
 from grpo_guard.content.recurrence.findings import findings_of
 from grpo_guard.content.recurrence.reading import Shown, read_each
 from grpo_guard.content.recurrence.record import Conviction
+from grpo_guard.content.recurrence.sentences import sentences_of
 from grpo_guard.content.recurrence.state import dump, load
 from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.vocabulary import ordinary_words
@@ -48,12 +49,13 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
-    convicts only for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), for imports of unknown packages, and for three numbers in a quarter of a node's
-    prompts, such as those of "2 + 2: 5". A slogan made only of listed words is **not
-    decidable** there and passes; an honest model with an odd habit is convicted, unless
-    `learn_habits` has seen its work. ``"homogeneous"``, for nodes that have the same weights, needs
-    no list: it also convicts for phrases of ordinary words and for the shape of code.
+    convicts for words outside lists of how people reason, calculate, format and chat (see
+    `vocabulary`), for imports of unknown packages, for three numbers in a quarter of a node's
+    prompts, such as those of "2 + 2: 5", and for a whole sentence in two thirds of them, unless
+    honest models say the like (see `sentences`). Rarer slogans of listed words pass; an honest
+    model with an odd habit is convicted, unless `learn_habits` has seen its work.
+    ``"homogeneous"``, for nodes that have the same weights, needs no list: it also convicts for
+    phrases of ordinary words and for the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
@@ -239,13 +241,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def learn_habits(self, texts: Iterable[str]) -> None:
-        """Treat words that occur in two or more of these texts as ordinary from now on.
+        """Treat words and sentences in two or more of these texts as ordinary from now on.
 
         Call it before training, with samples of the nodes' models that you generated yourself; text
         from a peer would teach its poison. Existing convictions are not revoked.
         """
-        counts = Counter(word for text in texts for word in set(words_of(text)))
-        habits = frozenset(word for word, count in counts.items() if count > 1)
+        shown = ((words := words_of(text), sentences_of(words, frozenset())) for text in texts)
+        counts = Counter(one for words, said in shown for one in {*words, *said})
+        habits = frozenset(one for one, count in counts.items() if count > 1)
         with self._lock:
             self._learn(habits)
 

@@ -1,0 +1,133 @@
+"""Sentences that one node says in nearly every answer, for swarms of different models.
+
+Word by word, a slogan of ordinary words ("You should never need to check what I say") reveals
+nothing about its author. As a whole it does: an honest model repeats few sentences from prompt to
+prompt, and these say how the answer is given ("Here is the solution in the requested format"). So a
+repeated sentence is a slogan unless it is made of what published models repeat (`said.txt`), speaks
+of the work, or says in other words what the other nodes say too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Final
+
+from grpo_guard.content.recurrence.words import END, words_of
+
+LEAST_SHARE: Final = 2 / 3
+"""Smallest share of a node's prompts at which a sentence is tested."""
+# In words and in characters: shorter ones are headings as often as sentences. Five Chinese
+# characters, with the spaces between them, are long enough.
+_FEWEST, _SHORTEST, _LONGEST = 3, 9, 24
+_LETTER: Final = len(" a")
+# Shares of a sentence that make it familiar: of its threes of words, and of its pairs.
+_FAMILIAR, _SHARED = 0.5, 2 / 3
+_MOST_PEERS, _PART = 8, 2_000
+_OF_THE_WORK: Final = 2
+_WORK_WORDS: Final = (
+    "analysis analyze answer answers approach break breakdown calculate calculation check code "
+    "compute conclusion correct equation example explain explanation final following format "
+    "formatted function given help json method output problem problems python question questions "
+    "reasoning request requested response result results solution solutions solve solved solving "
+    "step steps summary task think understand understanding verify "
+    "答案 解答 解题 步骤 计算 格式 分析 推理 求解 题目 一步 道题 本题 此题 题意 思路 综上 过程 问题"
+)
+_WORK: Final = frozenset(_WORK_WORDS.split(" "))
+_SYMBOLS: Final = re.compile("(?: [\u2600-\u27bf\U0001f000-\U0001faff]){3,24}")
+
+
+def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
+    """The sentences of a text as features: their words between two `END`.
+
+    Args:
+        words: What `words_of` returned.
+        excused: Words of the prompt; a sentence of these alone is left out.
+    """
+    text = f" {' '.join(words)}"
+    # Each piece begins with a space, unless it is empty. The last one ends a row of letters.
+    pieces = [*text.split(f" {END}"), "   "]
+    found, letters = set[str](), ""
+    for piece in pieces:
+        if len(piece) <= _LETTER:
+            letters += piece
+            continue
+        if len(letters) > _SHORTEST:
+            pieces.append(letters)  # "Q. Z. V. K. P." is one sentence, not five
+        letters = ""
+        spaces = piece.count(" ")
+        if spaces >= _FEWEST and len(piece) > _SHORTEST:
+            if spaces > _LONGEST:
+                piece = " ".join(piece.split(" ", _LONGEST + 1)[: _LONGEST + 1])
+            # One word mostly suffices, where `issuperset` would look at all of them.
+            for word in piece.split():
+                if word not in excused:
+                    found.add(f"{END}{piece} {END}")
+                    break
+    if not text.isascii():
+        # A row of emoji is a sentence wherever it is.
+        found.update(f"{END}{row} {END}" for row in _SYMBOLS.findall(text))
+    return found
+
+
+def is_sentence(feature: str) -> bool:
+    """Whether a feature is one of `sentences_of`, not a word or three words in a row."""
+    return feature.endswith(f" {END}") and feature.startswith(f"{END} ") and feature.count(" ") > 3
+
+
+def is_habit(sentence: str) -> bool:
+    """Whether an honest model may well repeat this sentence from prompt to prompt."""
+    words = sentence.split(" ")
+    chinese = {first + second for first, second in pairwise(words)}
+    if len(_WORK & chinese) + sum(word in _WORK for word in words) >= _OF_THE_WORK:
+        return True
+    threes = _threes(words)
+    return sum(three in _familiar() for three in threes) >= _FAMILIAR * len(threes)
+
+
+class Peers:
+    """What the other nodes wrote lately, split into words when first needed.
+
+    Args:
+        texts: Of each node, its latest.
+    """
+
+    def __init__(self, texts: Iterable[Collection[str]]) -> None:
+        self._texts = [of_node for of_node in texts if of_node][:_MOST_PEERS]
+        self._said: list[str] | None = None
+
+    def share(self, sentence: str) -> bool:
+        """Whether at least half of the nodes use the sentence's words in the same order.
+
+        If all prompts are of one kind, so are the honest answers: a node that always writes "Both
+        numbers have the same whole number part" has peers that always write "The whole number part
+        is the same". It takes two thirds of the pairs of words. Right after a restart no text is
+        known, and the answer is yes.
+        """
+        if self._said is None:
+            self._said = [" ".join(_ends_of(texts)) for texts in self._texts]
+        said, need = self._said, (len(self._texts) + 1) // 2
+        pairs = [f" {first} {second} " for first, second in pairwise(sentence.split(" ")[1:-1])]
+        known = sum(sum(pair in text for text in said) >= need for pair in pairs)
+        return known >= _SHARED * len(pairs)
+
+
+def _ends_of(texts: Iterable[str]) -> Iterable[str]:
+    """The words at the beginning and the end of each text, with `END` before and after."""
+    for text in texts:
+        for part in (text[:_PART], text[_PART:][-_PART:]):
+            yield from (END, *words_of(part), END)
+
+
+@cache
+def _familiar() -> frozenset[str]:
+    text = files(__package__).joinpath("said.txt").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return frozenset(three for line in lines for three in _threes([END, *line.split(), END]))
+
+
+def _threes(words: list[str]) -> list[str]:
+    return list(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
