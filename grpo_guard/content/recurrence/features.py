@@ -99,10 +99,10 @@ class Reader:
         if self.phrases or feature.startswith((IMPORT, NUMBERS)):
             return True
         if is_sentence(feature):
-            # Told of its unusual words, as by `ordinary=`, or of the sentence itself.
+            # Ordinary by `ordinary=` or `learn_habits`: its unusual words, or the whole sentence.
             unusual = set(feature.split(" ")) - ordinary_words()
-            told = feature in self.ordinary or (unusual and unusual <= self.ordinary)
-            return not told and not is_habit(feature)
+            learnt = feature in self.ordinary or (unusual and unusual <= self.ordinary)
+            return not learnt and not is_habit(feature)
         words = {*phrase.split(" "), feature}
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 

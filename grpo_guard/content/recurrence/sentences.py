@@ -1,10 +1,10 @@
-"""Sentences that one node says in nearly every answer, for swarms of different models.
+"""Sentences that one node repeats in nearly every answer, for swarms of different models.
 
 Word by word, a slogan of ordinary words ("You should never need to check what I say") reveals
 nothing about its author. As a whole it does: an honest model repeats few sentences from prompt to
 prompt, and these say how the answer is given ("Here is the solution in the requested format"). So a
-repeated sentence is a slogan unless it is made of what published models repeat (`said.txt`), speaks
-of the work, or says in other words what the other nodes say too.
+repeated sentence is a slogan unless it is made of what published models repeat (`familiar.txt`),
+speaks of the work, or says in other words what the other nodes say too.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Peers:
 
     def __init__(self, texts: Iterable[Collection[str]]) -> None:
         self._texts = [of_node for of_node in texts if of_node][:_MOST_PEERS]
-        self._said: list[str] | None = None
+        self._joined: list[str] | None = None
 
     def share(self, sentence: str) -> bool:
         """Whether at least half of the nodes use the sentence's words in the same order.
@@ -107,11 +107,11 @@ class Peers:
         is the same". It takes two thirds of the pairs of words. Right after a restart no text is
         known, and the answer is yes.
         """
-        if self._said is None:
-            self._said = [" ".join(_ends_of(texts)) for texts in self._texts]
-        said, need = self._said, (len(self._texts) + 1) // 2
+        if self._joined is None:
+            self._joined = [" ".join(_ends_of(texts)) for texts in self._texts]
+        joined, need = self._joined, (len(self._texts) + 1) // 2
         pairs = [f" {first} {second} " for first, second in pairwise(sentence.split(" ")[1:-1])]
-        known = sum(sum(pair in text for text in said) >= need for pair in pairs)
+        known = sum(sum(pair in text for text in joined) >= need for pair in pairs)
         return known >= _SHARED * len(pairs)
 
 
@@ -124,7 +124,7 @@ def _ends_of(texts: Iterable[str]) -> Iterable[str]:
 
 @cache
 def _familiar() -> frozenset[str]:
-    text = files(__package__).joinpath("said.txt").read_text(encoding="utf-8")
+    text = files(__package__).joinpath("familiar.txt").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     return frozenset(three for line in lines for three in _threes([END, *line.split(), END]))
 

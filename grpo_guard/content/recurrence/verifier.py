@@ -247,7 +247,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         from a peer would teach its poison. Existing convictions are not revoked.
         """
         shown = ((words := words_of(text), sentences_of(words, frozenset())) for text in texts)
-        counts = Counter(one for words, said in shown for one in {*words, *said})
+        counts = Counter(one for words, sentences in shown for one in {*words, *sentences})
         habits = frozenset(one for one, count in counts.items() if count > 1)
         with self._lock:
             self._learn(habits)
