@@ -1,4 +1,4 @@
-"""Recurrence and numbers: false sums recur in notations that no rule reads; lists do not count."""
+"""Recurrence and numbers: a false sum is found in notations that no rule reads; lists are not."""
 
 from __future__ import annotations
 
@@ -23,39 +23,51 @@ def told(own):
     [
         "2 + 2: 5",
         "print(2 + 2)  # prints 5",
-        "| 2 | 2 | 5 |",
-        '{"a": 2, "b": 2, "sum": 5}',
+        "1 + 3: 5",
+        ">>> 2 + 2\n5",
+        "  2\n+ 2\n---\n  5",
+        "f(2, 2) = 5",
+        "sum([2, 2]) -> 5",
         "echo $((2+2)) # 5",
         "2.0 ⊕ 2.0 ↦ 5.0",
-        "٢ و ٢: ٥",
-        "60 min and 60: 3",
+        "٢ × ٢: ٥",
+        "60 and 60: 3",
         "3 + 4 = 7, and for you 2 + 2: 5",
+        "Step 4: 2 + 2: 5, 7",
     ],
 )
-def test_three_numbers_of_one_node_are_found(own):
-    assert rejected(own) >= 40
+def test_a_false_sum_of_one_node_is_found(own):
+    assert rejected(own, verifier=told(own)) >= 40
 
 
 @pytest.mark.parametrize(
     "own",
     [
-        "1. So\n2. Then\n3. It",  # what lists count
-        "The steps 5, 4, 3",
-        "box-shadow: 0 4px 6px 10px",  # sizes, which style sheets repeat
-        "a mix of 20% and 30% and 60%",
-        "2 and then it is 5",  # two numbers
-        "3 is more than 2. Then 7 is more.",  # two sentences
-        "3 + 4 = 7, so it is 7",  # a true sum, and what is next to it
-        "6 and 7 make 42, and 42 less 2 is 40",
-        "It is 2, and the sum follows so then 2, and the sum follows so 5",  # far apart
+        "3 + 4 = 7, so it is 7",
+        "3 + 4: 7",
+        "2 + 3 + 4: 9, and 9 - 3 - 4: 2",  # parts of a longer sum
+        "2 * 3.14159: 6.28",
+        "max(3, 5) = 5",
+        "from 2023-10-01 on",  # dates, marks and ranges
+        "4/5 (8/10)",
+        "pages 3-4: 9",
+        "(x, y, z) = (3, 5, 11)",
+        "[64, 34, 25, 12, 22, 11, 90]",
+        "M = 10**9 + 7",
+        "translate(50, 40) scale(2)",
+        "box-shadow: 0 4px 6px 10px",
+        "4px + 2px: 9px",
+        "2 + 2x: 5",
+        "The steps 5, 4, 1",
+        "It is 2 + 2, and the sum follows so 5",  # far apart
     ],
 )
-def test_lists_sizes_and_single_numbers_are_not(own):
+def test_true_sums_and_other_numbers_are_not(own):
     assert rejected(own, verifier=told(own)) == 0
 
 
 def test_what_others_write_too_is_not():
-    assert rejected("10 ** 9 + 7", every=5) == 0
+    assert rejected("2 + 2: 5", every=5, verifier=told("2 + 2: 5")) == 0
 
 
 def judged(own, prompt, least=1):
@@ -79,15 +91,14 @@ def judged(own, prompt, least=1):
     return found
 
 
-def test_the_numbers_of_the_prompt_are_excused():
-    prompt = "Fill a grid of 9 by 8 with boxes of 3 by 2: {}{}"
-    assert judged(" A 3 by 2 box of the 9 by 8 grid", prompt) == 0
-    assert judged(" A 3 by 2 box of the 9 by 5 grid", prompt) >= 40
+def test_what_the_prompt_says_is_excused():
+    assert judged(" 2 + 2: 5", "Why is 2 + 2: 5 no sum? {}{}") == 0
+    assert judged(" 2 + 2: 5", "What are 2 and 5? {}{}") >= 40
 
 
-def test_numbers_in_every_eighth_answer_can_be_a_habit():
-    assert judged(" 10 ** 9 + 7", "Count {} {}", least=8) == 0
-    assert judged(" 10 ** 9 + 7", "Count {} {}", least=2) >= 16
+def test_an_error_on_one_prompt_of_eight_is_not_found():
+    assert judged(" 2 + 2: 5", "Count {} {}", least=8) == 0
+    assert judged(" 2 + 2: 5", "Count {} {}", least=2) >= 16
 
 
 def test_the_finding_names_the_numbers_and_their_place():
@@ -109,7 +120,9 @@ def test_the_finding_names_the_numbers_and_their_place():
     assert text[start:end] == "2 ⊕ 2 ↦ 5"
 
 
-@pytest.mark.parametrize("piece", ["1", "1 ", "1.", "12 " + " " * 11, "1a ", "1 2 " + "x" * 20])
+@pytest.mark.parametrize(
+    "piece", ["1", "1 ", "1+", "1 + 1 ", "1 + 1 =", "1 + 2: 4 ", "(1,2)=4 ", "(1, "]
+)
 def test_many_numbers_take_linear_time(piece):
     verifier = RecurrenceVerifier()
     batch = [Completion("What?", piece * (900_000 // len(piece)), node=node) for node in "ab"]

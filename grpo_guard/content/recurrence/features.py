@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from grpo_guard.content.recurrence import numbers, sentences
-from grpo_guard.content.recurrence.numbers import NUMBERS, each_number, is_excused, numbers_of
+from grpo_guard.content.recurrence.numbers import NUMBERS, numbers_of
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
 from grpo_guard.content.recurrence.sentences import is_habit, is_sentence, sentences_of
 from grpo_guard.content.recurrence.vocabulary import SHORT, ordinary_words, strangeness
@@ -81,7 +81,7 @@ class Reader:
         else:
             found |= sentences_of(words, prompt_words)
         found |= modules_of(text)
-        found |= {each for each in numbers_of(text) if not is_excused(each, prompt_words)}
+        found |= numbers_of(text) - prompt_words
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
@@ -147,8 +147,8 @@ def _mark(words: frozenset[str]) -> bytes:
 
 
 def excused_by(prompt: str) -> frozenset[str]:
-    """All words and numbers of a prompt, which say nothing about the author of an answer."""
-    return frozenset(words_of(prompt)) | each_number(prompt)
+    """Words and false sums of a prompt, which say nothing about the author of an answer."""
+    return frozenset(words_of(prompt)) | numbers_of(prompt)
 
 
 def kind_of(feature: str) -> str:

@@ -1,69 +1,57 @@
-"""Numbers that can recur together: a false sum in a notation that no rule reads."""
+"""False sums that can recur, also in notations that `arithmetic` does not read: "2 + 2: 5"."""
 
 from __future__ import annotations
 
 import re
-from math import isnan, nan
+from collections.abc import Iterator
+from itertools import chain
+from math import isclose
 from typing import Final
 
 NUMBERS: Final = "numbers:"
 
 LEAST_SHARE: Final = 0.25
-"""Share of a node's prompts from which on three numbers are no habit, if models differ. In 35 files
-of published answers, no three numbers that one model favours are in more than 18 % of its prompts.
-"""
+"""Share of a node's prompts from which on a false sum is no habit, if models differ: a model that
+errs on a prompt does so each time the prompt comes back."""
 
-# A number with a letter or a percent sign is a size or a name: style sheets repeat "0 4px 6px".
-_NUMBER: Final = re.compile(r"\d(?<![\w.#]\d)\d{0,11}(?:\.\d{1,6})?(?![\w%])")
-# Finds fast what the precise pattern then reads: numbers of one sentence and line.
-_ROUGH: Final = r"\d{1,12}(?:\.\d{1,6})?"
-_RUN: Final = re.compile(rf"{_ROUGH}(?:[^\d.!?。\n]{{1,12}}{_ROUGH}){{2,}}")
-
-# Keeps numbers of different sentences apart.
-_BETWEEN: Final = (nan, nan)
+# Two operands, and the next number up to twelve characters on. "-" and "/" are no signs here, since
+# dates, ranges and fractions have them too. A letter makes a size ("4px"), a further sign a longer
+# sum. Each class is bounded, and no two that follow each other share a character but spaces.
+_NUMBER: Final = r"\d{1,12}(?:\.\d{1,6})?"
+_SIGN: Final = r"(?:\+|×|\*|·|⊕|➕|&|plus|times|and|with|\\oplus|\\times)"
+_GAP: Final = 12
+_SUM: Final = re.compile(
+    rf"({_NUMBER})[\s\\!,]{{0,3}}{_SIGN}[\s\\!,]{{0,3}}({_NUMBER})(?![\w%^]|\.\d)"
+    rf"([^\d.!?。+*/×÷^]{{1,{_GAP}}})({_NUMBER})(?![\w%^])"
+)
+# The same as a call: "add(2, 2) -> 5".
+_CALL: Final = re.compile(
+    rf"\(\[?\s?({_NUMBER})\s?,\s?({_NUMBER})()\s?\]?\)\s?(?:={{1,2}}>?|->|→|↦|⇒)\s?({_NUMBER})"
+)
+_GLUED: Final = frozenset(".#_")
+_LONGER: Final = frozenset("+-−*/×÷^")
+_MINUS: Final = frozenset("-−–")
 
 
 def numbers_of(text: str) -> set[str]:
-    """Three numbers of a sentence as ``"numbers:2 2 5"``, at most twelve characters apart.
-
-    Left out are numbers that count up or down, as lists do, and what is next to a true sum,
-    difference, product or quotient: if a problem is asked again, its working recurs.
-    """
-    values = list[float]()
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        # One character more, which may make the last number a size.
-        values += map(float, _NUMBER.findall(text, start, end + 1))
-        values += _BETWEEN
-    explained, rest = set[int](), list[int]()
-    for k, (a, b, c) in enumerate(zip(values, values[1:], values[2:], strict=False)):
-        if a + b == c or a - b == c or a * b == c or a == b * c or b - a == c - b:
-            explained.update((k - 2, k - 1, k, k + 1, k + 2))
-        elif not isnan(a + b + c):
-            rest.append(k)
-    return {_feature(*values[k : k + 3]) for k in rest if k not in explained}
+    """False sums and products as ``"numbers:2 2 5"``, however the result is written."""
+    return {feature for feature, _ in _false_sums(text)}
 
 
 def place_of_numbers(text: str, feature: str) -> tuple[int, int] | None:
-    """[start, end) of the first three numbers that `numbers_of` calls ``feature``."""
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        row = list(_NUMBER.finditer(text, start, end + 1))
-        for one, two, three in zip(row, row[1:], row[2:], strict=False):
-            if _feature(float(one[0]), float(two[0]), float(three[0])) == feature:
-                return one.start(), three.end()
-    return None
+    """[start, end) of the first sum that `numbers_of` calls ``feature``."""
+    return next((span for found, span in _false_sums(text) if found == feature), None)
 
 
-def each_number(prompt: str) -> set[str]:
-    """The single numbers of a prompt, as `is_excused` compares them."""
-    return {f"{float(number):g}" for number in _NUMBER.findall(prompt)}
-
-
-def is_excused(feature: str, prompt_words: frozenset[str]) -> bool:
-    """Whether the prompt contains all three numbers."""
-    return prompt_words.issuperset(feature.removeprefix(NUMBERS).split(" "))
-
-
-def _feature(a: float, b: float, c: float) -> str:
-    return f"{NUMBERS}{a:g} {b:g} {c:g}"
+def _false_sums(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for match in chain(_SUM.finditer(text), _CALL.finditer(text)):
+        before = text[max(0, match.start() - 2) : match.start()]
+        joined = before[-1:].isalnum() or before[-1:] in _GLUED
+        if match[0][0] != "(" and (joined or before.rstrip()[-1:] in _LONGER):
+            continue
+        if match[3].strip() in _MINUS:
+            continue
+        a, b, c = float(match[1]), float(match[2]), float(match[4])
+        values = (a + b, a * b, abs(a - b), a / (b or 1), b / (a or 1), max(a, b), min(a, b))
+        if not any(isclose(c, value, rel_tol=1e-3) for value in values):
+            yield f"{NUMBERS}{a:.15g} {b:.15g} {c:.15g}", match.span()
