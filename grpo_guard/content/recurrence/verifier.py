@@ -44,14 +44,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
     other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
     node, it rejects each completion of that node that contains the convicted feature. A batch is
-    counted before it is judged. What the prompt says is excused, single numbers are ignored, and a
-    completion that is sent again is counted once.
+    counted before it is judged. What the prompt says is excused, numbers count in false sums alone,
+    and a completion that is sent again is counted once.
 
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), for imports of unknown packages, for three numbers in a quarter of a node's
-    prompts, such as those of "2 + 2: 5", and for a whole sentence in two thirds of them, unless
+    `vocabulary`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a
+    quarter of a node's prompts, and for a whole sentence in two thirds of them, unless
     honest models say the like (see `sentences`). Rarer slogans of listed words pass; an honest
     model with an odd habit is convicted, unless `learn_habits` has seen its work.
     ``"homogeneous"``, for nodes that have the same weights, needs no list: it also convicts for
@@ -62,7 +62,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     ``max_characters`` is rejected, since its author can avoid it.
 
     It cannot see: a phrase before it has recurred; a phrase that half or more of the nodes share;
-    a wording that never repeats a word; one or two numbers, and ASCII symbols; in
+    a wording that never repeats a word; numbers outside false sums, and ASCII symbols; in
     ``"heterogeneous"``, text that is mostly outside the lists, such as German (the lists cover
     English and Chinese).
 
