@@ -85,6 +85,8 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
     Rounding is at a number's last digit; "about 1,200" claims to be right to the hundred.
     """
+    if exact == stated:  # 0, as a value of the right side, has no last digit
+        return True
     side, shown = link.right, stated
     if link.approximate and side.operators == ["^"] and side.first == 10:
         return magnitude(exact - stated) * 10 <= magnitude(stated)  # 2^20 ~ 10^6

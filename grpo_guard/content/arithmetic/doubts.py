@@ -148,6 +148,8 @@ class Doubts:
             sign &= self._opens(at - 1) or not "\u25a0" <= before.text[0] <= "\u25ff"  # □ + 3
             shown = sign and unicodedata.category(before.text[0]) in ("So", "Sk", "Po")
             return "" if shown else "an unknown sign before it"
+        if kind == t.QUESTION and self.kinds[at - 2] == t.SIGN:
+            return "an unreadable operand"  # "15 - ?(3 + 4) = 8"
         known = kind in (t.RELATION, t.OPEN, t.QUESTION)
         return "" if known or (kind == t.CLOSE and self._is_enumerator(at - 1)) else "a factor"
 
@@ -289,6 +291,8 @@ class Doubts:
         if before.kind in (t.WORDS, t.BREAK, t.RELATION, t.QUESTION, t.OPEN, t.SIGN):
             function = before.kind in (t.WORDS, t.SIGN) and not apart
             return "a function" if function and bracket.text != "{" else ""
+        if bracket.text == "{" and before.kind in (t.UNKNOWN, t.CLOSE):
+            return "a command"  # "base (2) \\boxed{1+1=10}"
         return "" if apart and before.kind in (t.NUMBER, t.CLOSE, t.PERCENT) else "a factor"
 
     def _doubt_after(self, right: Side, verbal: bool) -> str:
