@@ -11,8 +11,9 @@ think of the filler. Prompts are text; rows with images need your own `rollout_f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from grpo_guard.adapters.received import received
@@ -24,7 +25,7 @@ from grpo_guard.adapters.trl.batch import (
     ends_of,
     tokenizer_of,
 )
-from grpo_guard.core.completion import Completion, token_ids
+from grpo_guard.core.completion import Completion, CompletionError, token_ids
 from grpo_guard.core.detokenizer import special_ids
 from grpo_guard.core.given import Given, Span, between
 from grpo_guard.core.prompts import prompt_key
@@ -240,16 +241,19 @@ def _row(
         # Most tokenizers need at least one byte per token; a far longer text is not worth reading.
         if len(completion) > 64 * allowed.longest:
             return too_long
-        completion.encode()  # tokenizers raise on a lone surrogate, which JSON can carry
+        # Tokenizers raise on a lone surrogate, which JSON can carry.
+        if completion.encode(errors="ignore").decode() != completion:
+            return filler, "no valid text"
         completion = [*tokenizer.encode(completion, add_special_tokens=False), *filler]
-    if isinstance(completion, Sized) and len(completion) > allowed.longest:
-        return too_long
-    ids = list(token_ids("completion", completion) or ())
-    if len(ids) > allowed.longest:
-        return too_long
+    tokens = _iterator(completion)
+    if tokens is None:
+        return filler, "no token ids"
+    ids = list(map(_id_of, islice(tokens, allowed.longest + 1)))  # it may be endless
     unknown = next((i for i, token in enumerate(ids) if not 0 <= token < allowed.vocabulary), None)
     if unknown is not None:
         return filler, f"no token of the vocabulary at place {unknown}"
+    if len(ids) > allowed.longest:
+        return too_long
     if given and given[-1][1] > len(ids):
         return filler, "given spans are outside its tokens"
     turns = between(given, len(ids))
@@ -264,6 +268,26 @@ def _row(
         if problem is None and place is not None:
             problem = f"special token at place {place}"
     return (ids, None) if problem is None else (filler, problem)
+
+
+def _iterator(completion: Any) -> Iterator[Any] | None:
+    """An iterator over tokens; None if it has none."""
+    if isinstance(completion, bytes | Mapping):
+        return None
+    try:
+        return iter(completion)
+    except TypeError:  # a tensor without a dimension has an `__iter__`, which raises
+        return None
+
+
+def _id_of(token: Any) -> int:
+    """A token as an int; -1 if it only looks like one, as True, 1.0 and "1" do."""
+    if type(token) is int:
+        return token
+    try:
+        return (token_ids("completion", [token]) or (-1,))[0]
+    except CompletionError:
+        return -1
 
 
 def _until_end(

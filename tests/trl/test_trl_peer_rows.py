@@ -205,6 +205,27 @@ def test_vocabulary_is_that_of_text_model_and_tokenizer():
         assert found == [None, "no token of the vocabulary at place 0"]
 
 
+def test_unreadable_rows_are_refused_with_the_place_and_without_reading_on():
+    trainer = stand_in(tiny_trl.tokenizer(), Qwen2Config(vocab_size=20))
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(2)
+            yield 2
+
+    rows = {
+        "longer than 8 tokens": endless(),
+        "no token of the vocabulary at place 1": [2, True],
+        "no token of the vocabulary at place 0": ["2"],
+        "no token ids": torch.tensor(2),
+        "no valid text": "a\ud800",
+    }
+    sent = [Sent("n", row) for row in rows.values()]
+    assert peer_rollouts(["?"] * len(sent), sent, trainer)["guard_malformed"] == list(rows)
+    assert len(taken) == 9
+
+
 def test_prompts_of_peer_rows_are_rendered_like_the_trainers(tmp_path):
     made = tiny_trl.trainer(tmp_path, [odd], conversational=True)
     made.chat_template = "{{ messages[0]['content'] }}{% if loud %}!{% endif %}"
