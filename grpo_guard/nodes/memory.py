@@ -38,6 +38,10 @@ class Memory:
 
     With no store or a temporary one it stays in this object, and no time is spent on writing it. A
     second memory of the same name in a store gets a suffix.
+
+    Attributes:
+        lost: Number of changes that are in no file: they could not be written, were too many to
+            keep, and then another process wrote the file.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
@@ -57,6 +61,7 @@ class Memory:
         # Functions that repeat the changes that could not be written. If another process has
         # written meanwhile, they are applied to its state, so that no evidence of either is lost.
         self._unwritten: deque[Callable[[], object]] = deque(maxlen=MAX_UNWRITTEN)
+        self._dropped = self.lost = 0
         # The file does not hold a valid state, so the next write replaces it.
         self._broken = False
         self._warned = False
@@ -110,6 +115,7 @@ class Memory:
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)
             self._unwritten.clear()  # they belong to the state that was replaced
+            self._dropped = 0
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
@@ -159,6 +165,12 @@ class Memory:
             self._broken = True
             raise
         self._version = row[0]
+        if self._dropped:
+            self.lost, lost, self._dropped = self.lost + self._dropped, self._dropped, 0
+            logger.warning(
+                "%s is written again, but %d changes of %s are lost: more than %d waited, and "
+                "another process has written meanwhile", self._path, lost, self._key, MAX_UNWRITTEN,
+            )  # fmt: skip
         for change in self._unwritten:
             change()
 
@@ -175,12 +187,14 @@ class Memory:
             return False
         self._version, self._broken, self._warned = row[1], False, False
         self._unwritten.clear()
+        self._dropped = 0  # the state that is written includes them
         patience_with(self._path).behind(self, 0)
         return True
 
     def _keep(self, change: Callable[[], object]) -> None:
         if self._path is None:
             return
+        self._dropped += len(self._unwritten) == MAX_UNWRITTEN
         self._unwritten.append(change)
         patience_with(self._path).behind(self, len(self._unwritten))
 

@@ -146,7 +146,7 @@ def test_every_state_is_merged_with_another_process_writes(tmp_path):
     assert checks[1].state_dict()["nodes"] == [["x", 1, 0], ["b", 3, 0], ["a", 0, 1]]
 
 
-def test_pending_writes_are_bounded(tmp_path):
+def test_pending_writes_are_bounded(tmp_path, caplog):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([])
     with hangs(tmp_path / "nodes.sqlite"):
@@ -157,6 +157,23 @@ def test_pending_writes_are_bounded(tmp_path):
     two.observe([("b", 1.0)])
     one.observe([])
     assert len(two.known()) == MAX_UNWRITTEN + 1
+    assert (one.lost, two.lost) == (6, 0)
+    assert "is written again, but 6 changes of" in caplog.text
+
+
+def test_pending_writes_beyond_the_bound_are_lost_only_to_another_process(tmp_path, caplog):
+    one = UsualLengths(store=NodeStore(tmp_path))
+    one.observe([])
+    with hangs(tmp_path / "nodes.sqlite"):
+        for number in range(MAX_UNWRITTEN + 6):
+            one.observe([(f"{number}", 1.0)])
+    one.observe([])
+    other = UsualLengths(store=NodeStore(tmp_path))
+    other.observe([])
+    one.observe([])
+    assert len(other.known()) == MAX_UNWRITTEN + 6
+    assert one.lost == 0
+    assert "are lost" not in caplog.text
 
 
 def test_reading_does_not_wait(tmp_path):
