@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
@@ -135,6 +136,16 @@ class ProfileFile(_Strict):
     drift: Drift | None
     tail_counts: tuple[TailCount, ...]
     false_positives: tuple[FalsePositives, ...]
+
+    @field_validator("sampling", mode="before")
+    @classmethod
+    def _whole(cls, given: Any) -> Any:
+        """Require each field of the sampling, since a default may differ from what was measured."""
+        known = {field.name for field in fields(SamplingSpec)}
+        if isinstance(given, dict) and (differing := known ^ given.keys()):
+            which = ", ".join(sorted(differing & known)) or "no others"
+            raise ValueError(f"expected {which}, got {', '.join(given)}"[:300])
+        return given
 
     def build(self, path: str) -> DriftProfile:
         """Build the drift profile, tied to the setting that it was measured in.

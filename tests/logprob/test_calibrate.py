@@ -269,6 +269,11 @@ def test_profile_of_another_architecture_is_refused(path):
         (lambda d: d | {"format": 2}, "format: expected 1, got 2"),
         (lambda d: d | {"surprise": 1}, "surprise: Extra inputs"),
         (lambda d: {k: v for k, v in d.items() if k != "identity"}, "identity: Field required"),
+        (
+            lambda d: _sampled(d, drop="min_p"),
+            "sampling: Value error, expected min_p, got engine",
+        ),
+        (lambda d: _sampled(d, mirostat=2), "sampling: Value error, expected no others, got engi"),
         (lambda d: _with(d, "rates", []), "DriftProfile.rates: expected"),
         (lambda d: _with(d, "tau", {"value": -1, "source": "measured"}), "DriftProfile.tau"),
         (lambda d: _with(d, "tau", {"value": float("nan"), "source": "measured"}), "tau.value"),
@@ -282,6 +287,11 @@ def test_file_that_is_not_a_profile_is_reported(path, content, problem):
     with pytest.raises(ValueError, match=r"profile\.json: ") as caught:
         profile_of(path)
     assert problem in str(caught.value)
+
+
+def _sampled(data, drop=None, **more):
+    kept = {name: value for name, value in data["sampling"].items() if name != drop}
+    return data | {"sampling": kept | more}
 
 
 def _with(data, name, value):
