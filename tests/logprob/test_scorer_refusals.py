@@ -10,8 +10,11 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpo_guard import SamplingSpec
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
+from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 SPEC = SamplingSpec("transformers", 1.0, 0, 1.0)
@@ -143,3 +146,17 @@ def test_window_is_that_of_the_text_model():
     text = SimpleNamespace(max_position_embeddings=77)
     scorer.model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
     assert scorer.window == 77
+
+
+def test_full_gpu_is_no_wrong_device(monkeypatch):
+    def full(*size, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        load_policy(str(WORD_PROBLEMS), device="cuda:0")
+
+
+def test_gpu_without_room_for_a_context_is_full():
+    assert ran_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    assert not ran_out_of_memory(RuntimeError("CUDA error: invalid device ordinal"))

@@ -56,7 +56,8 @@ def load_policy(
         local_files_only: Never contact the hub.
 
     Raises:
-        ValueError: an unknown dtype or device, or no model or tokenizer is found.
+        ValueError: an unknown dtype or device, or no model or tokenizer is found; a failed
+            allocation is raised as it is.
     """
     if not local_files_only:
         warn_unpinned(path_or_id, revision)
@@ -65,6 +66,8 @@ def load_policy(
         raise ValueError(f"{path_or_id}: {problem}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
     device = _usable(device) or ("cuda" if torch.cuda.is_available() else "cpu")
     # bf16 products are emulated on most CPUs: slower and less exact.
@@ -90,6 +93,8 @@ def load_policy(
             path_or_id, dtype=torch_dtype, use_safetensors=True, **options
         )
     except Exception as error:
+        if ran_out_of_memory(error):
+            raise
         raise ValueError(f"{path_or_id}: cannot load the model: {_first_line(error)}") from error
     return model.to(device).eval(), tokenizer
 
@@ -108,10 +113,14 @@ def _usable(device: str | None) -> str | None:
     """The device; raises ValueError if torch knows none of that name, or finds it not here."""
     import torch
 
+    from grpo_guard.logprob.scorers.memory import ran_out_of_memory
+
     try:
         if device is not None:
             torch.empty(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
+        if ran_out_of_memory(error):  # the device is there, but full
+            raise
         raise ValueError(
             f"device: expected cpu, or a device that torch finds here, got {device!r}: "
             f"{_first_line(error)}"

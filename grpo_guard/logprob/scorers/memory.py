@@ -86,7 +86,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    told = ("can't allocate memory", "not enough memory")
+    # The last: a GPU too full for even a context, which is no `OutOfMemoryError`.
+    told = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
     return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
