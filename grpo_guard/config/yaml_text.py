@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from grpo_guard.core.options import ConfigError
 
 _SUCH = "`preset: different_weights`"
+_OF_TAGS = (ValueError, TypeError, LookupError, AttributeError)
+"""What tags such as ``!!bool`` raise about values that do not fit."""
 
 
 def _got(data: object) -> str:
@@ -33,7 +36,7 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
 
     try:
         data = yaml.load(text, _yaml_loader())
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, *_OF_TAGS) as error:
         raise unreadable(name, error, text) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: (file): expected a mapping such as {_SUCH}, got {_got(data)}")
@@ -46,22 +49,39 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            """The mapping; a key that comes twice would silently replace the first."""
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                if str(key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, "a key that is there already; write each once", key.start_mark
-                    )
-                seen.add(str(key.value))
-            return super().construct_mapping(node, deep)
+        def get_single_node(self) -> Any:
+            """The document; a key that comes twice would silently replace the first."""
+            node = super().get_single_node()
+            for key in _repeated_keys(node):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key that is there already; write each once", key.start_mark
+                )
+            return node
 
     exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
     return Loader
+
+
+def _repeated_keys(root: Any) -> Iterator[Any]:
+    """Keys of one mapping that are there already; values from merges (``<<``) may be replaced."""
+    open_, known = [root], {id(None)}
+    while open_:
+        node = open_.pop()
+        if id(node) in known or isinstance(node.value, str):
+            continue
+        known.add(id(node))  # one with an anchor may be there more than once
+        if node.id == "sequence":
+            open_ += node.value
+            continue
+        seen = set()
+        for key, value in node.value:
+            one = (key.tag, key.value)
+            if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
+                if one in seen:
+                    yield key
+                seen.add(one)
+            open_ += (key, value)
 
 
 def unreadable(name: str, error: Exception, text: str = "") -> ConfigError:
