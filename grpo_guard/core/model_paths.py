@@ -13,6 +13,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from grpo_guard.core.redaction import host_of
+
 logger = logging.getLogger("grpo_guard")
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-\d+/?\Z|\.(?:safetensors|bin|pt|gguf)\Z")
@@ -69,15 +71,16 @@ def unreached(name: str) -> str | None:
     if Path(name).exists() or _fetched(name) or getproxies():
         return None
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    parts = urlsplit(hub)
     try:
+        parts = urlsplit(hub)
         at = str(parts.hostname), parts.port or (80 if parts.scheme == "http" else 443)
         socket.create_connection(at, timeout=_SECONDS).close()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        # Other errors may quote the address.
+        why = (error.strerror or error) if isinstance(error, OSError) else "no HTTP address"
         return (
-            f"expected a model's folder or a model fetched before, got {name!r:.200} while {hub} "
-            f"cannot be reached ({why}); write the path of a folder"
+            f"expected a model's folder or a model fetched before, got {name!r:.200} while "
+            f"{host_of(hub)} cannot be reached ({why}); write the path of a folder"
         )
     return None
 

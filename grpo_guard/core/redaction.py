@@ -94,6 +94,15 @@ def _names_one(name: Any) -> bool:
     return isinstance(name, str) and _NAMES_A_SECRET.search(name) is not None
 
 
+def host_of(address: str) -> str:
+    """``scheme://host:port``: some put passwords and keys into the rest of an address."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "an address that cannot be read"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
 def _of_address(text: str) -> Iterator[str]:
     if "://" not in text:
         return

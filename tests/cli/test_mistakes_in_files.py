@@ -11,6 +11,7 @@ import pytest
 
 import grpo_guard
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.config.yaml_text import mapping_from
 from grpo_guard.core.model_paths import missing
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
@@ -309,6 +310,40 @@ def test_hub_that_cannot_be_reached_is_not_waited_for(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             GuardConfig.from_text(text, "guard.yaml").build()
+
+
+def test_merges_and_keys_of_other_types_are_no_repeated_keys():
+    text = """
+verifier:
+  all:
+    - &leaf
+      <<: &base {type: length, alpha: 0.01}
+      alpha: 0.02
+    - <<: *leaf
+"""
+    read = mapping_from(text, "guard.yaml")
+    assert read["verifier"]["all"] == [{"type": "length", "alpha": 0.02}] * 2
+    assert mapping_from("x: {1: a, '1': b}", "guard.yaml") == {"x": {1: "a", "1": "b"}}
+
+
+@pytest.mark.parametrize(
+    "value", ["!!map [a]", "!!map foo", "!!bool x", "!!int ''", "[{a: 1, a: 2}]"]
+)
+def test_values_that_are_not_of_their_tag_are_no_yaml(value):
+    with pytest.raises(ConfigError, match="expected readable YAML"):
+        mapping_from(f"verifier: {value}", "guard.yaml")
+
+
+def test_hubs_address_is_shown_without_its_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for address, shown in (
+        ("http://user:secret@127.0.0.1:9/x?token=secret", "http://127.0.0.1:9 cannot be reached"),
+        ("http://user:secret@[::/x", r"that cannot be read cannot be reached \(no HTTP address"),
+    ):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        with pytest.raises(ConfigError, match=shown) as caught:
+            GuardConfig.from_text(f"{SAME}model: org/x", "guard.yaml").build()
+        assert "secret" not in str(caught.value)
 
 
 def test_offline_mode_never_asks_a_hub_for_a_missing_model(tmp_path, monkeypatch):

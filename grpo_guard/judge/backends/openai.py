@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from grpo_guard.core.redaction import hidden, secrets_in
+from grpo_guard.core.redaction import hidden, host_of, secrets_in
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
@@ -222,11 +222,7 @@ class OpenAIBackend(Backend):
 
     @property
     def _where(self) -> str:
-        if self.base_url is None:
-            return "the hosted API"
-        # Only the host: some put passwords and keys into the rest of an address.
-        parts = urlsplit(self.base_url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        return "the hosted API" if self.base_url is None else host_of(self.base_url)
 
     def _key(self) -> str:
         """Return the key, or "" without one.
