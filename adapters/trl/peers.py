@@ -275,9 +275,10 @@ def _iterator(completion: Any) -> Iterator[Any] | None:
     if isinstance(completion, bytes | Mapping):
         return None
     try:
-        return iter(completion)
+        tokens: Iterator[Any] = iter(completion)
     except TypeError:  # a tensor without a dimension has an `__iter__`, which raises
         return None
+    return tokens
 
 
 def _id_of(token: Any) -> int:

@@ -198,9 +198,10 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 def _line_of(source: Path, index: int, mapped: list[str] | None) -> int:
     """Number of a completion's line, or of its row, from 1, if the file has no lines."""
     from grpo_guard.cli.formats import is_plain
+    from grpo_guard.cli.rows import is_piped
     from grpo_guard.core.jsonl import read_objects
 
-    if str(source) == "-" or mapped or not is_plain(source, {}):
+    if mapped or is_piped(source) or not is_plain(source, {}):
         return index + 1
     return next(islice((number for number, _ in read_objects(source)), index, None))
 

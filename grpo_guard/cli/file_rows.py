@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import shlex
 import zipfile
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +20,10 @@ Row = Mapping[str, Any]
 
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
 """Largest size in bytes of a log that is one JSON object."""
+MOST_TIMES: Final = 100
+"""How many times its size a compressed file may unpack to."""
+ALWAYS_UNPACKED: Final = 4 * MAX_LINE_BYTES
+"""Bytes that any compressed file may unpack to."""
 _IN_FOLDERS: Final = (".parquet", ".jsonl", ".jsonl.gz", ".eval")
 _GZIP: Final = b"\x1f\x8b"
 _UNPACK: Final = "unpack it, or name the file in it"
@@ -237,11 +243,55 @@ def is_compressed(source: Path) -> bool:
         return file.read(2) == _GZIP
 
 
+def unpacked(source: Path) -> io.BufferedReader:
+    """The content of a file compressed by gzip."""
+    return io.BufferedReader(_Unpacked(source))
+
+
+class _Unpacked(io.RawIOBase):
+    """Reads a compressed file, up to `MOST_TIMES` its size: a few bytes can unpack to any number.
+
+    Raises:
+        InputError: on reading, it is damaged, or unpacks to more.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source, self._file = source, gzip.GzipFile(source, "rb")
+        self._most = max(ALWAYS_UNPACKED, MOST_TIMES * source.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        try:
+            read = self._file.readinto(into)
+        except (OSError, EOFError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"{self._source}: (file): expected a readable file, got {why}"
+            ) from None
+        if self._file.tell() > self._most:
+            raise InputError(
+                f"{self._source}: (file): expected at most {MOST_TIMES} times as much when "
+                f"unpacked, got more; unpack it: gunzip -k {shlex.quote(str(self._source))}"
+            )
+        return read
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 @contextmanager
 def opened_lines(source: Path) -> Iterator[IO[bytes]]:
     """A file of lines, decompressed if it is compressed, behind its byte order mark."""
-    opened: Any = gzip.open if is_compressed(source) else open
-    with opened(source, "rb") as file:
+    with unpacked(source) if is_compressed(source) else source.open("rb") as file:
         behind_mark(file)
         yield file
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -102,7 +103,7 @@ def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> lis
                 left_out.update(dict.fromkeys(unread))
     except ModuleNotFoundError as error:
         raise InputError(f"{source}: {with_remedy(error)}") from None
-    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise InputError(f"{source}: (file): expected a readable file, got {why:.200}") from None
     return list(left_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import shutil
 import sys
@@ -19,7 +18,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grpo_guard.cli.file_rows import behind_mark, is_compressed, list_hint
+from grpo_guard.cli.file_rows import behind_mark, is_compressed, list_hint, unpacked
 from grpo_guard.cli.formats import (
     is_plain,
     mapping_of,
@@ -195,8 +194,8 @@ class Lines:
 
 @contextmanager
 def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
-    """Open lines of JSON so that they can be read twice: standard input (``-``) and files of other
-    formats are copied to a temporary file first.
+    """Open lines of JSON so that they can be read twice: standard input (``-``), pipes and files of
+    other formats are copied to a temporary file first.
 
     Args:
         source: A file or folder, see `grpo_guard.cli.formats`.
@@ -206,41 +205,47 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
         InputError: it cannot be read.
     """
     columns = mapping_of(list(mapped))
-    if str(source) == "-":
-        if columns:
-            raise InputError("--map: expected a file next to it, got standard input")
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            copy.seek(0)
-            behind_mark(copy)
-            yield Lines(copy)
-        return
+    piped = is_piped(source)
+    if piped and columns:
+        raise InputError(f"--map: expected a file next to it, got {piped}")
     if source.is_file():
         require_known_format(source)
-    if source.exists() and not is_plain(source, columns):
+    if source.exists() and not piped and not is_plain(source, columns):
         with tempfile.TemporaryFile() as copy:
             left_out = write_lines(source, columns, copy)
             copy.seek(0)
             yield Lines(copy, left_out)
         return
     try:
-        file = _unpacked(source) if is_compressed(source) else source.open("rb")
+        file = _copied(source) if piped or is_compressed(source) else source.open("rb")
     except FileNotFoundError:
         raise InputError(f"{source}: (file): {_nowhere(source)}") from None
-    except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
+    except OSError as error:
+        why = error.strerror or error
         raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
     with file:
         behind_mark(file)
         yield Lines(file)
 
 
-def _unpacked(source: Path) -> IO[bytes]:
-    """A temporary file with a compressed one's content, since that cannot be read at any place."""
+def is_piped(source: Path) -> str:
+    """What a source is if it can be read only once, as the shell's ``<(...)``; "" for others."""
+    if str(source) == "-":
+        return "standard input"
+    return "a pipe" if source.exists() and not (source.is_file() or source.is_dir()) else ""
+
+
+def _copied(source: Path) -> IO[bytes]:
+    """A temporary file with the content of a source that cannot be read at any place: standard
+    input, a pipe, or a compressed file."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
-        with gzip.open(source, "rb") as packed:
-            shutil.copyfileobj(packed, copy)
+        if str(source) == "-":
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        else:
+            opened: IO[bytes] = source.open("rb") if is_piped(source) else unpacked(source)
+            with opened:
+                shutil.copyfileobj(opened, copy)
         copy.seek(0)
         stack.pop_all()
         return copy

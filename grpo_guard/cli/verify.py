@@ -244,7 +244,9 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
 
 def _input(source: Path, mapped: Sequence[str], out: Path) -> dict[str, Any] | None:
     """What the first verdict says about the file, so that ``view`` finds it; None for a pipe."""
-    if str(source) == "-":
+    from grpo_guard.cli.rows import is_piped
+
+    if is_piped(source):
         return None
     folder = Path() if str(out) == "-" else out.parent
     return {"file": os.path.relpath(source, folder), "map": list(mapped)}

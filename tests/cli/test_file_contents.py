@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
 
+from grpo_guard.cli.file_rows import ALWAYS_UNPACKED
 from grpo_guard.cli.main import app
 
 ROWS = [{"prompt": "p", "text": text} for text in ("fine", "a\u202eb")]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+DAMAGED = gzip.compress(LINES)[:10] + b"\xff" * 40
 
 
 def verify(tmp_path, source, *options, stdin=None):
@@ -46,6 +50,11 @@ REFUSED = {
     "empty.jsonl": (b"", r"\(file\): expected at least one completion, got none"),
     "blank.jsonl": (b"\n \n", r"\(file\): expected at least one completion, got none"),
     "cut.jsonl.gz": (gzip.compress(LINES)[:-9], "expected a readable file, got Compressed file"),
+    "damaged.jsonl.gz": (DAMAGED, r"damaged.jsonl.gz: .*expected a readable file, got Error -3"),
+    "bomb.jsonl.gz": (
+        gzip.compress(LINES + b" " * (ALWAYS_UNPACKED + 1)),
+        r"bomb.jsonl.gz: .*at most 100 times as much when unpacked, got more; unpack it: gunzip",
+    ),
     "utf16.jsonl": (LINES.decode().encode("utf-16"), "got UTF-16 text; convert it: iconv -f"),
     "a.jsonl.bz2": (b"BZh91AY&SY", "got bzip2; unpack it: bunzip2 .*a.jsonl.bz2"),
     "a.jsonl.zst": (b"\x28\xb5\x2f\xfd00", "got Zstandard; unpack it: unzstd .*a.jsonl.zst"),
@@ -92,6 +101,24 @@ def test_compressed_lines_keep_unknown_fields_an_error(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "p", "text": "t", "nod": 1}'))
     result, _ = verify(tmp_path, tmp_path / "a.jsonl.gz")
     assert (result.exit_code, "nod: expected" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["damaged.jsonl.gz", "bomb.jsonl.gz"])
+def test_compressed_rollouts_are_read_up_to_the_same_limit(tmp_path, name):
+    (tmp_path / name).write_bytes(REFUSED[name][0])
+    result, _ = verify(tmp_path, tmp_path / name, "--map", "text=completion")
+    assert result.exit_code == 2
+    assert name in result.stderr
+
+
+def test_pipe_is_read_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_bytes, LINES)
+        assert verify(tmp_path, pipe)[1] == ["accept", "reject"]
+    result, _ = verify(tmp_path, pipe, "--map", "text=completion")
+    assert "--map: expected a file next to it, got a pipe" in result.stderr
 
 
 def test_mark_at_the_start_of_standard_input_is_skipped(tmp_path):
