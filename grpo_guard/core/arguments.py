@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -116,6 +118,19 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def is_level(value: object) -> bool:
+    """Whether it is a number in (0, 1), of Python or NumPy."""
+    return isinstance(value, Real) and 0 < float(value) < 1
+
+
+def whole(value: Any) -> int | None:
+    """An integer of Python, NumPy or torch as ``int``; None if it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
     """Return a list of verifiers as a tuple; raise TypeError if it is not a list or tuple."""
     if isinstance(got, list | tuple):
@@ -126,10 +141,10 @@ def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
 
 
 def require_once(where: str, members: Sequence[Any]) -> None:
-    """Raise ValueError if the same object is among the members twice: a verifier that learns would
-    count everything twice."""
+    """Raise ValueError if a verifier that learns is among the members twice: it would count
+    everything twice."""
     for i, member in enumerate(members):
-        if any(member is other for other in members[:i]):
+        if member.scope == "history" and any(member is other for other in members[:i]):
             raise ValueError(
                 f"{where}: expected each verifier once, got the same {member.name!r} twice; leave "
                 "one out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 
-from grpo_guard.core.arguments import worded
+from grpo_guard.core.arguments import whole, worded
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import ruger, smallest_p
 from grpo_guard.core.quoting import shown
@@ -38,11 +38,11 @@ class Vote(Ensemble):
         self, *members: CompletionVerifier, rejects: int | None = None, name: str | None = None
     ) -> None:
         super().__init__(*members, name=name)
-        if rejects is not None and not (isinstance(rejects, int) and 1 <= rejects <= len(members)):
+        self.rejects = whole(rejects)
+        if rejects is not None and not 1 <= (self.rejects or 0) <= len(members):
             raise ValueError(
                 f"Vote.rejects: expected an integer between 1 and {len(members)}, got {rejects!r}"
             )
-        self.rejects = rejects
 
     def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
         needed = self._needed(verdicts)

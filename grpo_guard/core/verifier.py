@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from grpo_guard.core.arguments import expected_verifier, require_once
+from grpo_guard.core.arguments import expected_verifier, is_level, require_once
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.naming import name_after_itself
 from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
@@ -313,9 +313,9 @@ class AllOf(Ensemble):
         # Shares refer to the members as given, so do not flatten them.
         super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
         kind = type(self).__name__
-        if alpha is not None and not (isinstance(alpha, float) and 0 < alpha < 1):
+        if alpha is not None and not is_level(alpha):
             raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
-        self.alpha = alpha
+        self.alpha = None if alpha is None else float(alpha)
         self.plain = alpha is None and shares is None
         self.shares = normalised_shares(shares, len(self.members), f"{kind}.shares")
         for member, share in zip(self.members, self.shares, strict=True):
@@ -386,11 +386,14 @@ class AnyOf(Ensemble):
 def _flattened(
     kind: type[Ensemble], members: Sequence[CompletionVerifier]
 ) -> list[CompletionVerifier]:
-    """Flatten ``a & b & c`` to one AllOf of three, so that Bonferroni counts three."""
+    """Flatten ``a & b & c`` and ``(a & b) & (a & c)`` to one AllOf of three, for Bonferroni."""
     flat: list[CompletionVerifier] = []
     for member in members:
         if type(member) is kind and isinstance(member, Ensemble) and member.plain:
             flat.extend(member.members)
         else:
             flat.append(member)
-    return flat
+    # A cascade shows a member that comes again other completions.
+    if len(flat) == len(members) or kind not in (AllOf, AnyOf):
+        return flat
+    return list({id(member): member for member in flat}.values())

@@ -49,7 +49,14 @@ class Tokenizer:
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
 HELLO = Completion("p", "t")
-SHOUTING = Shouting()
+
+
+class Learning(Shouting):
+    name = "learning"
+    scope = "history"
+
+
+SHOUTING, LEARNING = Shouting(), Learning()
 CALLS = {
     "one verifier beside": (
         lambda: presets.different_weights(beside=Shouting()),
@@ -246,8 +253,8 @@ CALLS = {
         "expected a CompletionVerifier, got a guard",
     ),
     "a verifier twice": (
-        lambda: SHOUTING & SHOUTING,
-        "AllOf: expected each verifier once, got the same 'shouting' twice; leave one out",
+        lambda: LEARNING & LEARNING,
+        "AllOf: expected each verifier once, got the same 'learning' twice; leave one out",
     ),
     "a class behind &": (
         lambda: SHOUTING & Shouting,

@@ -1,5 +1,6 @@
 """Truth tables of the combinators, over patterns of outcomes that hypothesis generates."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +108,27 @@ def test_chains_are_flattened_so_bonferroni_counts_every_member():
     assert len((a & Cascade(b, c)).members) == 2  # a cascade keeps its own order
 
 
+def test_same_member_of_two_chains_counts_once():
+    a, b, c = (Says(n, p_value=0.01) for n in "abc")
+    assert ((a & b) & (a & c)).members == (a, b, c)
+    assert ((a | b) | (a | c)).members == (a, b, c)
+    learning = Says("h")
+    learning.scope = "history"
+    assert ((learning & b) & (learning & c)).members == (learning, b, c)
+
+
+def test_member_that_learns_nothing_may_come_twice():
+    a, b = Says("a"), Says("b")
+    assert Vote(a, a, b).members == (a, a, b)
+    assert Cascade(a, b, a).members == Cascade(Cascade(a, b), a).members == (a, b, a)
+
+
+def test_numbers_of_numpy_are_numbers():
+    a, b = Says("a", p_value=0.01), Says("b", p_value=0.01)
+    assert AllOf(a, b, alpha=np.float32(0.25)).alpha == 0.25
+    assert type(Vote(a, b, rejects=np.int64(2)).rejects) is int
+
+
 def test_any_of_needs_a_p_value_from_every_member():
     assert AnyOf(Says("a", p_value=0.01), Says("b", p_value=0.2)).verify(completions("r"))[
         0
@@ -141,6 +163,8 @@ def test_failing_member_abstains_alone():
         (lambda: AnyOf(Says(), "judge"), TypeError),
         (lambda: Vote(Says(), rejects=2), ValueError),
         (lambda: Vote(Says(), rejects=0), ValueError),
+        (lambda: Vote(Says(), rejects=1.0), ValueError),
+        (lambda: AllOf(Says(), alpha="0.1"), ValueError),
     ],
 )
 def test_invalid_ensembles_are_refused(build, error):
