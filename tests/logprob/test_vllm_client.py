@@ -35,7 +35,7 @@ def answer(prompt, vocab=60, length=8):
 
 @contextmanager
 def http_server(respond):
-    """``respond(body, n)`` gives (status, JSON) for the n-th request, or seconds to sleep first."""
+    """``respond(body, n)`` gives (status, JSON) for the n-th request, and headers if it likes."""
     seen = []
     lock = threading.Lock()
 
@@ -45,10 +45,12 @@ def http_server(respond):
             with lock:
                 seen.append((body, dict(self.headers)))
                 n = len(seen)
-            status, reply = respond(body, n)
+            status, reply, *headers = respond(body, n)
             data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
             try:
                 self.send_response(status)
+                for header in headers:
+                    self.send_header(*header)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
@@ -114,6 +116,18 @@ def test_transient_errors_are_retried():
     with http_server(respond) as (url, seen):
         assert len(client(url).score(SEQUENCES, SPEC)) == 3
     assert len(seen) == 4
+
+
+def test_server_does_not_decide_how_long_the_client_sleeps():
+    def respond(body, n):
+        return (503, {}, ("Retry-After", "50"), ("x-should-retry", "true"))
+
+    begun = time.monotonic()
+    with http_server(respond) as (url, seen), pytest.raises(EngineUnavailableError) as caught:
+        client(url, attempts=3).score(SEQUENCES[:1], SPEC)
+    assert caught.value.cause is Cause.PROVIDER
+    assert len(seen) == 3
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ class EngineUnavailableError(RuntimeError):
 
 
 Lists = list[Position]
+_PACE = ("retry-after", "retry-after-ms", "x-should-retry")
+"""Headers by which a server would decide how long the client sleeps, and hold a slot for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class ServerBackend:
         async def note(response: Any) -> None:
             if response.status_code >= 400:
                 refused.append(response.status_code)
+                for name in _PACE:
+                    response.headers.pop(name, None)
 
         async def one(client: Any, ids: Sequence[int], start: int) -> Lists:
             async with slots:
