@@ -222,8 +222,8 @@ FILES = {
         r"share: expected a number in \(0, 1\], got 10",
     ),
     "a log in no folder": (
-        "preset: different_weights\nlog: no/where.jsonl",
-        "guard.yaml: log: expected a file to append verdicts to, .*make it: mkdir -p no",
+        "preset: different_weights\nlog: /dev/null/no/where.jsonl",
+        "guard.yaml: log: expected a file to append verdicts to, .*cannot be made .Not a directory",
     ),
     "a judge that is not there": (
         "preset: judged\nbackend: {type: openai, model: m, base_url: 'http://127.0.0.1:9'}",
