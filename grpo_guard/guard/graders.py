@@ -337,4 +337,5 @@ def _plain_exceptions() -> Iterator[None]:
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
     """Replace rewards that are not finite, or beyond `LARGEST_REWARD`, by None."""
-    return [r if r is not None and abs(r) <= LARGEST_REWARD else None for r in rewards]
+    # A tensor of booleans has no absolute value.
+    return [r if r is not None and abs(float(r)) <= LARGEST_REWARD else None for r in rewards]
