@@ -12,6 +12,7 @@ docs/swarm-results.md.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,8 @@ from grpo_guard.nodes.usual_lengths import UsualLengths
 
 if TYPE_CHECKING:
     from grpo_guard.logprob.reader.reader import SpanReader
+
+logger = logging.getLogger("grpo_guard")
 
 # Text checks and judges sometimes reject honest work; completions that "drop" removes are not
 # unlearnt, so their share grows.
@@ -275,8 +278,8 @@ def judged(
         **options: For `JudgeVerifier`.
 
     Raises:
-        ValueError: as for `JudgeVerifier`; no ``backend``, or its server cannot be reached; or
-            ``state`` is not a folder.
+        ValueError: as for `JudgeVerifier`; no ``backend``, or no key for it; or ``state`` is not a
+            folder. A server that cannot be reached is logged: it may start after the trainer.
     """
     if backend is None:
         raise ValueError(
@@ -289,6 +292,8 @@ def judged(
     judge = JudgeVerifier(backend, **options)
     if problem := judge.backend.unready():
         raise ValueError(f"backend: {problem}")
+    if problem := judge.backend.unreached():
+        logger.warning("backend: %s. Until then, the judge abstains", problem)
     stack, store = (*beside, judge), _store(state)
     return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 

@@ -141,10 +141,6 @@ CALLS = {
         lambda: presets.judged({"type": "openai", "model": "m"}),
         r"backend: expected a key in \$OPENAI_API_KEY, got none; set it, or give base_url",
     ),
-    "a judge that is not there": (
-        lambda: presets.judged({"type": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}),
-        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
-    ),
     "a switch for a reader": (
         lambda: presets.different_weights(reader=True),
         "reader: expected a model, or its folder or id, got True",

@@ -227,7 +227,7 @@ FILES = {
     ),
     "a judge that is not there": (
         "preset: judged\nbackend: {type: openai, model: m, base_url: 'http://127.0.0.1:9'}",
-        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+        "verifier: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base",
     ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",
