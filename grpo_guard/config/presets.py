@@ -272,9 +272,8 @@ def judged(
         backend: Required: the model that judges, such as
             ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
-        state, beside, workers: As for `different_weights`.
+        state, beside, tokenizer, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.
-        tokenizer: As for `different_weights`.
         **options: For `JudgeVerifier`.
 
     Raises:
@@ -367,15 +366,12 @@ def _guard(
         from grpo_guard.logprob.reader.verifier import ReaderVerifier
 
         stack = ReaderVerifier(stack, reader, store=store)
+    guard = Guard(
+        stack, policy=policy or POLICIES[name], ledger=ledger, length_scaling=length_scaling,
+        tokenizer=tokenizer, workers=workers,
+    )  # fmt: skip
     claim_state(store, stack)
-    return Guard(
-        stack,
-        policy=policy or POLICIES[name],
-        ledger=ledger,
-        length_scaling=length_scaling,
-        tokenizer=tokenizer,
-        workers=workers,
-    )
+    return guard
 
 
 def _require_share(share: Any) -> None:
