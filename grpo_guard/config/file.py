@@ -55,7 +55,7 @@ from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
 from grpo_guard.guard.references import References
-from grpo_guard.guard.state_owner import claim_state
+from grpo_guard.guard.state_owner import claim_state, claims_held
 from grpo_guard.guard.workers.texts import MOST_WORKERS, Workers
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.identity.gate import Identity
@@ -227,7 +227,7 @@ class GuardConfig(Options):
         Raises:
             ConfigError: a name or an option is wrong, or an external resource is missing.
         """
-        with self._named(), without_secrets(self.explicit_values()):
+        with self._named(), without_secrets(self.explicit_values()), claims_held():
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
                 for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")

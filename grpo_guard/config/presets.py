@@ -12,6 +12,7 @@ docs/swarm-results.md.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,8 @@ from grpo_guard.nodes.usual_lengths import UsualLengths
 
 if TYPE_CHECKING:
     from grpo_guard.logprob.reader.reader import SpanReader
+
+logger = logging.getLogger("grpo_guard")
 
 # Text checks and judges sometimes reject honest work; completions that "drop" removes are not
 # unlearnt, so their share grows.
@@ -269,14 +272,13 @@ def judged(
         backend: Required: the model that judges, such as
             ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
-        state, beside, workers: As for `different_weights`.
+        state, beside, tokenizer, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.
-        tokenizer: As for `different_weights`.
         **options: For `JudgeVerifier`.
 
     Raises:
-        ValueError: as for `JudgeVerifier`; no ``backend``, or its server cannot be reached; or
-            ``state`` is not a folder.
+        ValueError: as for `JudgeVerifier`; no ``backend``, or no key for it; or ``state`` is not a
+            folder. A server that cannot be reached is logged: it may start after the trainer.
     """
     if backend is None:
         raise ValueError(
@@ -289,6 +291,8 @@ def judged(
     judge = JudgeVerifier(backend, **options)
     if problem := judge.backend.unready():
         raise ValueError(f"backend: {problem}")
+    if problem := judge.backend.unreached():
+        logger.warning("backend: %s. Until then, the judge abstains", problem)
     stack, store = (*beside, judge), _store(state)
     return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
@@ -362,15 +366,12 @@ def _guard(
         from grpo_guard.logprob.reader.verifier import ReaderVerifier
 
         stack = ReaderVerifier(stack, reader, store=store)
+    guard = Guard(
+        stack, policy=policy or POLICIES[name], ledger=ledger, length_scaling=length_scaling,
+        tokenizer=tokenizer, workers=workers,
+    )  # fmt: skip
     claim_state(store, stack)
-    return Guard(
-        stack,
-        policy=policy or POLICIES[name],
-        ledger=ledger,
-        length_scaling=length_scaling,
-        tokenizer=tokenizer,
-        workers=workers,
-    )
+    return guard
 
 
 def _require_share(share: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 # Read from `type`, because a metaclass may define its own `__name__`.
@@ -15,6 +16,7 @@ _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+_MOST_AXES: Final = 64  # of an array in numpy, and of a tensor in torch
 
 
 def printable(text: str) -> str:
@@ -64,11 +66,15 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def _shape(kind: type, value: Any) -> str:
-    """The shape of an array or a tensor, which is what is usually wrong with it."""
-    if kind.__module__.partition(".")[0] not in ("numpy", "torch"):
+    """The shape of an array or a tensor, which is what is usually wrong with it; "" if it has none
+    that can be read, as a nested tensor."""
+    try:
+        if kind.__module__.partition(".")[0] not in ("numpy", "torch"):
+            return ""
+        sizes = [int.__int__(size) for size in islice(value.shape, _MOST_AXES)]
+        return f" of shape {sizes}" if sizes else ""
+    except Exception:  # of another library's code, or of a class that says it is one
         return ""
-    shape = getattr(value, "shape", ())
-    return f" of shape {list(shape)}" if shape else ""
 
 
 def fits(value: int) -> bool:

@@ -61,13 +61,25 @@ def log_of(log: Any) -> VerdictLog | None:
 
 
 def _require_writable(path: Path) -> None:
-    folder, problem = path.parent, None
+    """Check that verdicts can be appended there; a trainer makes some folders after the guard."""
+    folder, problem = path.parent, _not_made(path.parent)
     if path.is_dir():
         problem = "which is a folder; name a file in it"
-    elif not folder.is_dir():
-        hint = unexpanded(path) or f"; make it: mkdir -p {folder}"
-        problem = f"in a folder that does not exist{hint}"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
+    elif problem is None and not os.access(path if path.exists() else folder, os.W_OK):
         problem = "which this process may not write; change its rights, or name another"
     if problem:
         raise ValueError(f"log: expected a file to append verdicts to, got {path}, {problem}")
+
+
+def _not_made(folder: Path) -> str | None:
+    """Make a folder; what is in the way if it cannot be made."""
+    if folder.is_dir():
+        return None
+    if hint := unexpanded(folder):
+        return f"in a folder that does not exist{hint}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        return f"in a folder that does not exist and cannot be made ({why})"
+    return None

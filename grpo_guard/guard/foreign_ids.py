@@ -7,7 +7,11 @@ wrong with nonsense and accepts everything.
 from __future__ import annotations
 
 import logging
+import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from typing import Final
 
 from grpo_guard.core.completion import Completion
@@ -20,6 +24,9 @@ logger = logging.getLogger("grpo_guard")
 _ENOUGH: Final = 4
 """Completions by which it is decided: fewer could be those of one node."""
 _MOST: Final = 16
+_WORD: Final = re.compile(r"\w+")
+_LONGEST_WORD: Final = 64
+"""Characters of a word that is normalised, which takes the square of a row of accents."""
 
 
 class ForeignIdsWarning:
@@ -33,29 +40,30 @@ class ForeignIdsWarning:
         batch: Sequence[Completion],
         verifier: CompletionVerifier,
         detokenizer: Detokenizer | None,
-    ) -> bool:
-        """Warn if most texts of a batch are not what their ids decode to; look at no other batch.
+    ) -> None:
+        """Warn if most texts of a batch, from most of its nodes, are not what their ids decode to;
+        look at no other batch.
 
         Args:
             batch: Completions as they were sent.
             verifier, detokenizer: The guard's; without a detokenizer, the verifier's own is used.
-
-        Returns:
-            Whether it warned.
         """
         if self._done:
-            return False
-        sent = [c for c in batch if c.completion_ids and c.text.strip() and not c.given][:_MOST]
+            return
+        sent = [c for c in batch if c.completion_ids and c.text.strip() and not c.given]
         if len(sent) < _ENOUGH:
-            return False
+            return
         self._done = True
         detokenizer = detokenizer or own_detokenizer(verifier)
         if detokenizer is None:
-            return False
+            return
+        sent = _in_turn(sent)
         found = [_other_text(detokenizer, completion) for completion in sent]
         others = [i for i, other in enumerate(found) if other is not None]
-        if len(others) * 2 <= len(sent):
-            return False
+        # One node may send anything, and its first completion comes as early as another's.
+        theirs, nodes = {sent[i].node for i in others}, {c.node for c in sent}
+        if len(others) * 2 <= len(sent) or len(theirs) * 2 <= len(nodes):
+            return
         first = others[0]
         tokenizer = detokenizer.tokenizer
         logger.warning(
@@ -67,14 +75,22 @@ class ForeignIdsWarning:
             getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__,
             len(detokenizer.known),
         )  # fmt: skip
-        return True
+
+
+def _in_turn(sent: list[Completion]) -> list[Completion]:
+    """At most `_MOST`, one of each node in turn."""
+    by_node = defaultdict[str | None, list[Completion]](list)
+    for completion in sent:
+        by_node[completion.node].append(completion)
+    rows = chain.from_iterable(zip_longest(*by_node.values()))
+    return [completion for completion in rows if completion is not None][:_MOST]
 
 
 def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
     """What the ids decode to, for a message, if that is another text; else None.
 
-    Trainers cut texts at stop strings, take reasoning out of them and leave out special tokens, so
-    most words of the text must be missing in the ids.
+    Trainers cut texts at stop strings, take reasoning out of them, leave out special tokens and
+    write calls of tools anew, so most words of the text must be missing in the ids.
     """
     ids = completion.completion_ids or ()
     if detokenizer.known and any(token not in detokenizer.known for token in ids):
@@ -83,13 +99,18 @@ def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
         decoded = detokenizer.plain(ids)
     except Exception as error:  # of another library's tokenizer
         return type(error).__name__
-    words = completion.text.split()
-    if _bare(completion.text) in _bare(decoded) or _bare(decoded) in _bare(completion.text):
+    text, there = _composed(completion.text), _composed(decoded)
+    bare, bare_there = text.replace(" ", ""), there.replace(" ", "")
+    if bare in bare_there or bare_there in bare:
         return None
-    there = set(decoded.split())
-    known = sum(word in there for word in words)
-    return None if known * 2 >= len(words) else shown(decoded, 60)
+    words, known = _WORD.findall(text), set(_WORD.findall(there))
+    count = sum(word in known for word in words)
+    return None if count * 2 >= len(words) else shown(decoded, 60)
 
 
-def _bare(text: str) -> str:
-    return "".join(text.split())
+def _composed(text: str) -> str:
+    """The text with single spaces, and with letters and their accents as one character."""
+    words = text.split()
+    return " ".join(
+        unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in words
+    )

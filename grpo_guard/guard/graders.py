@@ -112,7 +112,11 @@ class GraderFailures:
                 raise ValueError(f"GraderFailures.{name}: expected an integer >= 1, got {value!r}")
         self.timeout, self.max_rate, self.window = timeout, max_rate, window
         self.each, self.concurrency = each, concurrency
-        self._failed: deque[bool] = deque(maxlen=window)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start counting; a copy does so too, with its own lock and workers."""
+        self._failed: deque[bool] = deque(maxlen=self.window)
         self._lock = threading.Lock()
         self._workers: GraderPool | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -311,10 +315,13 @@ class GraderFailures:
                 f"the last with {type(error).__name__}: {error!s:.200}"
             ) from error
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy starts its own count, with its own lock and workers.
-        names = ("timeout", "max_rate", "window", "each", "concurrency")
-        return partial(GraderFailures, **{name: getattr(self, name) for name in names}), ()
+    def __getstate__(self) -> dict[str, Any]:
+        begun = ("_failed", "_lock", "_workers", "_threads", "_turns", "_hung")
+        return {name: value for name, value in vars(self).items() if name not in begun}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
 
 @contextmanager
@@ -330,4 +337,5 @@ def _plain_exceptions() -> Iterator[None]:
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
     """Replace rewards that are not finite, or beyond `LARGEST_REWARD`, by None."""
-    return [r if r is not None and abs(r) <= LARGEST_REWARD else None for r in rewards]
+    # A tensor of booleans has no absolute value.
+    return [r if r is not None and abs(float(r)) <= LARGEST_REWARD else None for r in rewards]

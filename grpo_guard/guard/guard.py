@@ -30,7 +30,7 @@ from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import unseen
-from grpo_guard.guard.reward_checks import RewardCheck
+from grpo_guard.guard.reward_checks import RewardCheck, numbers_in
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.guard.sources import Ledger as Ledger
 from grpo_guard.guard.sources import Sources
@@ -279,8 +279,7 @@ class Guard:
         For servers, which verify several batches at once. Errors as for `review`.
         """
         batch = completions(batch)
-        if self._foreign_ids.look_at(batch, self.verifier, self.detokenizer):
-            self.rejections.mute()
+        self._foreign_ids.look_at(batch, self.verifier, self.detokenizer)
         return admit(
             batch, given, identity=self.identity, references=self.references,
             environment=self.environment, detokenizer=self.detokenizer,
@@ -323,7 +322,7 @@ class Guard:
         """Guarded rewards from a review; `grpo_guard.guard.settlement` defines each rule.
 
         Accepted completions keep their reward object, even if it is None or NaN; so does every
-        completion under ``on_reject="keep"``.
+        completion under ``on_reject="keep"``, of whatever type.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -331,7 +330,7 @@ class Guard:
             policy: In place of the guard's own, for the veto.
 
         Raises:
-            TypeError: a reward is neither a number nor None.
+            TypeError: a reward is neither a number nor None, and the guard does not only watch.
             ValueError: not one reward per verdict; or ``policy`` does not fit the verifier.
             AbstainError: a verdict is an abstention and the policy says to raise.
         """
@@ -340,17 +339,18 @@ class Guard:
             if policy.pays_abstentions and not self.policy.pays_abstentions:
                 self.workers.require_none_lost()
         policy = policy or self.policy
-        rewards = self._rewards.read(rewards, review, None if policy.watches else self.failures)
+        watches = policy.watches
+        rewards = self._rewards.read(rewards, review, self.failures, watches=watches)
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
-            [[reward] for reward in rewards], rulings, policy,
+            [[reward] for reward in (numbers_in(rewards) if watches else rewards)], rulings, policy,
             groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
             lowest_seen=self._lowest.least if any(rulings) else 0.0,
         )  # fmt: skip
         self._lowest.add(settled.lowest)
-        return [reward for (reward,) in settled.rewards]
+        return rewards if watches else [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:
         """`review` in a thread, without blocking the running loop."""

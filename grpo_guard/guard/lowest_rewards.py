@@ -25,7 +25,8 @@ class LowestRewards:
 
     def add(self, rewards: Iterable[float]) -> None:
         """Remember rewards, in the order in which they were earned."""
-        self._latest.extend(reward for reward in rewards if abs(reward) <= LARGEST_REWARD)
+        numbers = map(float, rewards)  # a tensor of booleans has no absolute value
+        self._latest.extend(number for number in numbers if abs(number) <= LARGEST_REWARD)
 
     @property
     def least(self) -> float:

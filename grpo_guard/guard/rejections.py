@@ -30,10 +30,6 @@ class RejectionWarning:
     def __init__(self) -> None:
         self._done = self._abstained = False
 
-    def mute(self) -> None:
-        """Disable the warning, where rejections are expected."""
-        self._done = True
-
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         """Warn if most of these completions, [n], are rejected by their verdicts, [n], or none has
         one."""

@@ -24,21 +24,25 @@ class RewardCheck:
         self._warned = False
 
     def read(
-        self, rewards: Any, review: Any, failures: GraderFailures | None
-    ) -> Sequence[float | None]:
+        self, rewards: Any, review: Any, failures: GraderFailures | None, *, watches: bool = False
+    ) -> list[Any]:
         """The rewards, each as the object that was returned.
 
         Args:
             rewards: Numbers or None, one per completion; a list, an array or a tensor, [n].
             review: Of the same completions.
             failures: Not None: None takes the place of what is not finite.
+            watches: The guard changes no reward, so that each may be of any type.
 
         Raises:
             TypeError: either is of another type, or a reward is not one number.
         """
         if not isinstance(review, Review):
             raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
-        found = _listed(rewards)
+        found = _listed(rewards, any_shape=watches)
+        if watches:
+            self._look_at(numbers_in(found))
+            return found
         for i, reward in enumerate(found):
             if reward is not None and type(reward) is not float and not _is_number(reward):
                 raise TypeError(
@@ -62,9 +66,14 @@ class RewardCheck:
             )  # fmt: skip
 
 
-def _listed(rewards: Any) -> list[Any]:
+def numbers_in(rewards: Sequence[Any]) -> list[float | None]:
+    """The same with None for what is not a number."""
+    return [reward if _is_number(reward) else None for reward in rewards]
+
+
+def _listed(rewards: Any, *, any_shape: bool) -> list[Any]:
     shape = getattr(rewards, "shape", None)
-    if shape is not None and len(shape) != 1:
+    if shape is not None and not (len(shape) == 1 or (any_shape and len(shape))):
         raise TypeError(
             f"rewards: expected one number or None per completion, got the shape {list(shape)}; "
             "add up the columns, or flatten it"

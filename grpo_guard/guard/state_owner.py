@@ -6,13 +6,16 @@ guard, and the same guard after a restart, are what such a folder is for.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.files import write_whole
@@ -21,9 +24,28 @@ from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
-FILE: Final = "guard.json"
+FILE: Final = "written-by.json"
+FORMAT: Final = "grpo-guard written-by 1"
 _LARGEST: Final = 2**20
 _MOST_SHOWN: Final = 6
+_PLACES: Final = {"device", "timeout"}  # where and how long, which changes no evidence
+
+Described: TypeAlias = dict[str, dict[str, Any]]
+_held = ContextVar[list[tuple[NodeStore, CompletionVerifier]] | None]("held claims", default=None)
+
+
+@contextmanager
+def claims_held() -> Iterator[None]:
+    """Claim what is built in this context at its end, if nothing raised: a guard that is refused
+    writes to no store."""
+    held: list[tuple[NodeStore, CompletionVerifier]] = []
+    token = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+    for store, verifier in held:
+        claim_state(store, verifier)
 
 
 def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
@@ -35,11 +57,14 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
     """
     if not store.lasting:
         return
+    if (held := _held.get()) is not None:
+        held.append((store, verifier))
+        return
     path, own = store.path.with_name(FILE), _described(verifier)
     before = _read(path)
-    if before == own:
+    if before == own or (before is None and os.path.lexists(path)):  # somebody else's file
         return
-    if before is not None and (found := list(_differences(before, own))):
+    if before and (found := list(_differences(before, own))):
         more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
         logger.warning(
             "state: the memory of nodes in %s was written by another guard: %s%s. What both find "
@@ -48,15 +73,15 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
             path.parent, "; ".join(found[:_MOST_SHOWN]), more,
         )  # fmt: skip
     with suppress(OSError):
-        write_whole(path, json.dumps(own, indent=1) + "\n")
+        write_whole(path, json.dumps({"format": FORMAT, "verifiers": own}, indent=1) + "\n")
 
 
-def _described(verifier: CompletionVerifier) -> dict[str, dict[str, Any]]:
+def _described(verifier: CompletionVerifier) -> Described:
     """Name of each verifier that is not composed of others -> its plain options.
 
     Texts are kept as digests, since one may be a key.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: Described = {}
     for inner in inner_verifiers(verifier):
         if not isinstance(inner, Composed):
             found.setdefault(inner.name, {}).update(_options(inner))
@@ -64,32 +89,51 @@ def _described(verifier: CompletionVerifier) -> dict[str, dict[str, Any]]:
 
 
 def _options(verifier: CompletionVerifier) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(verifier).items():
-        if name.startswith("_"):
-            continue
+    arguments, own = _arguments(type(verifier)), vars(verifier)
+    for name in sorted((arguments & own.keys()) - _PLACES):
+        value = own[name]
         if isinstance(value, bool | int | float):
             yield name, value
         elif isinstance(value, str):
             yield name, blake2b(value.encode(errors="replace"), digest_size=8).hexdigest()
-        elif name == "severities" and isinstance(value, dict):
-            yield from ((f"severity {kind}", str(one)) for kind, one in value.items())
+    severities = own.get("severities")
+    if "severity" in arguments and isinstance(severities, dict):
+        yield from ((f"severity {kind}", str(one)) for kind, one in severities.items())
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]] | None:
-    """What the file says; None if there is none that can be read."""
+def _arguments(kind: type) -> set[str]:
+    """Names that its constructor takes, and those that it passes on to its bases. Attributes under
+    other names are derived, and may differ between the ranks of one run."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        try:
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+        except (TypeError, ValueError):  # of another language's code
+            break
+        names |= {p.name for p in parameters}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return names
+
+
+def _read(path: Path) -> Described | None:
+    """What the note says, {} if it is damaged; None if there is none, or the file is another's."""
     try:
         if path.stat().st_size > _LARGEST:
             return None
-        known = json.loads(path.read_text(encoding="utf-8"))
+        note = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
+    if not isinstance(note, dict) or note.get("format") != FORMAT:
+        return None
+    known = note.get("verifiers")
     valid = isinstance(known, dict) and all(isinstance(one, dict) for one in known.values())
-    return known if valid else None
+    return known if valid else {}
 
 
-def _differences(
-    before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]
-) -> Iterator[str]:
+def _differences(before: Described, now: Described) -> Iterator[str]:
     gone, added = before.keys() - now.keys(), now.keys() - before.keys()
     for what, names in (("with", gone), ("without", added)):
         if names:

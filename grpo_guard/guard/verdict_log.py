@@ -81,8 +81,11 @@ class VerdictLog:
             self._complained = True
             logger.warning("%s: the log of verdicts %s; verdicts are missing", self.path, problem)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return VerdictLog, (self.path,)  # with a lock of its own
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _complained=False)
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:

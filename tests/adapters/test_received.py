@@ -5,6 +5,7 @@ import threading
 from dataclasses import fields
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,9 @@ def nameless():
 VALUES = [
     *EVERYTHING, no_class(), [no_class()], Turncoat(3), [Turncoat(3)], nameless(),
     type("\x1b[2J", (), {})(), {"tokens": [[0, 1]], "chars": [[0, 9]]}, {"tokens": Liar()},
+    torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    type("Placeless", (), {"__module__": 3})(),
+    type("Endless", (), {"__module__": "torch", "shape": itertools.count()})(),
 ]  # fmt: skip
 
 

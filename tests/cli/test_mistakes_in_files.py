@@ -223,12 +223,12 @@ FILES = {
         r"share: expected a number in \(0, 1\], got 10",
     ),
     "a log in no folder": (
-        "preset: different_weights\nlog: no/where.jsonl",
-        "guard.yaml: log: expected a file to append verdicts to, .*make it: mkdir -p no",
+        "preset: different_weights\nlog: /dev/null/no/where.jsonl",
+        "guard.yaml: log: expected a file to append verdicts to, .*cannot be made .Not a directory",
     ),
     "a judge that is not there": (
         "preset: judged\nbackend: {type: openai, model: m, base_url: 'http://127.0.0.1:9'}",
-        "backend: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base_url",
+        "verifier: http://127.0.0.1:9: cannot be reached .*; start the server, or correct base",
     ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",

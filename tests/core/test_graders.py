@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import pickle
@@ -306,10 +307,23 @@ def test_grader_that_would_copy_its_model_is_refused(limited, monkeypatch):
 def test_copy_starts_its_own_failure_count():
     failures = GraderFailures(timeout=3.0, window=2, max_rate=0.5, each=True, concurrency=3)
     failures.ask("f", boom)
-    copy = pickle.loads(pickle.dumps(failures))
+    other = pickle.loads(pickle.dumps(failures))
     for name in ("timeout", "window", "max_rate", "each", "concurrency"):
-        assert getattr(copy, name) == getattr(failures, name)
-    assert copy.ask("f", boom) is FAILED
+        assert getattr(other, name) == getattr(failures, name)
+    assert other.ask("f", boom) is FAILED
+
+
+class Named(GraderFailures):
+    def __init__(self, label, **options):
+        super().__init__(**options)
+        self.label = label
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_of_a_subclass_keep_class_and_attributes(copied):
+    other = copied(Named("mine", window=3))
+    assert (type(other), other.label, other.window) == (Named, "mine", 3)
+    assert other.ask("f", boom) is FAILED
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 import math
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Guard
 from grpo_guard.core.verdict import accept
 from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.lowest_rewards import REMEMBERED, LowestRewards
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.rewards import Rewards
+from tests.core.rule_verifiers_core import Says, completions
 
 NUMBERS = st.floats(-1e6, 1e6)
 
@@ -59,3 +63,10 @@ def test_one_grotesque_reward_does_not_punish_late_work_of_others():
         asked = Queries([query], [""], ["29"])
         rewards.of(asked, rewards.admitted(asked), [accept("accepting")])
     assert rewards.abstained(1)["rewards"] == [-2.0]
+
+
+@pytest.mark.parametrize("failures", [None, GraderFailures()])
+def test_tensor_of_booleans_is_a_list_of_rewards(failures):
+    guard = Guard(Says(), failures=failures)
+    rewards = guard.apply(torch.tensor([True, False]), completions("a", "a"))
+    assert rewards == [True, False]

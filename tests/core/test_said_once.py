@@ -3,11 +3,12 @@
 import logging
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy, presets
-from grpo_guard.core.verdict import Cause, abstain, accept
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
 from grpo_guard.guard.graders import GraderFailures
 from tests.helpers.characters import END, Characters
 
@@ -20,6 +21,13 @@ class Agreeable(CompletionVerifier):
 
     def verify(self, batch):
         return [accept(self.name) for _ in batch]
+
+
+class Objecting(CompletionVerifier):
+    name = "objecting"
+
+    def verify(self, batch):
+        return [reject(self.name) for _ in batch]
 
 
 class Undecided(CompletionVerifier):
@@ -52,6 +60,26 @@ def test_ids_of_another_tokenizer_are_said_in_the_first_batch(caplog):
 
 @pytest.mark.parametrize("batch", [sent(), sent(cut=4), sent(shift=1)[:3]])
 def test_own_ids_cut_texts_and_few_completions_give_no_warning(caplog, batch):
+    assert said(caplog, Guard(Agreeable(), tokenizer=TOKENIZER), batch) == []
+
+
+def test_foreign_ids_of_one_node_are_not_said_and_hide_no_rejections(caplog):
+    nodes = ["eve"] * 9 + [f"node-{i}" for i in range(7)]
+    rows = [*(sent(shift=1) * 3)[:9], *(sent() * 2)[:7]]
+    batch = [replace(row, node=node) for row, node in zip(rows, nodes, strict=True)]
+    (message,) = said(caplog, Guard(Objecting(), tokenizer=TOKENIZER), batch, batch)
+    assert message.startswith("16 of the 16 completions of this batch are rejected")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("Ro\u0302le: de\u0301ja\u0300 vu", "<b>R\u00f4le</b>: d\u00e9j\u00e0  vu"),
+        ('[{"name": "add", "arguments": [2, 3]}]', "add(2, 3)"),
+    ],
+)
+def test_texts_that_a_trainer_writes_anew_give_no_warning(caplog, text, written):
+    batch = [Completion("p", text, completion_ids=TOKENIZER.encode(written)) for _ in range(4)]
     assert said(caplog, Guard(Agreeable(), tokenizer=TOKENIZER), batch) == []
 
 

@@ -64,6 +64,24 @@ def test_unwritable_log_does_not_stop_the_run(tmp_path, caplog):
     assert caplog.text.count("cannot be written") == 1
 
 
+def test_folder_that_the_trainer_would_make_later_is_made(tmp_path):
+    path = tmp_path / "runs" / "7" / "verdicts.jsonl"
+    Guard(Says(), log=path).review(completions("r"))
+    assert len(lines(path)) == 1
+
+
+class Forwarding(VerdictLog):
+    def __init__(self, path, address):
+        super().__init__(path)
+        self.address = address
+
+
+def test_copies_of_a_subclass_keep_class_and_attributes(tmp_path):
+    other = pickle.loads(pickle.dumps(Forwarding(tmp_path / "verdicts.jsonl", "there")))
+    other.record(completions("r"), [reject("rule")])
+    assert (type(other), other.address, len(lines(other.path))) == (Forwarding, "there", 1)
+
+
 def test_threads_and_copies_share_a_file(tmp_path):
     log = VerdictLog(tmp_path / "verdicts.jsonl")
     other = pickle.loads(pickle.dumps(log))

@@ -1,8 +1,10 @@
 """`Policy(on_reject="keep")`: a watching guard changes no reward and stops no run."""
 
 import math
+from decimal import Decimal
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +42,12 @@ def test_rewards_are_the_identical_objects(policy, failures):
     guard = Guard(Says(), policy=policy, length_scaling=LengthScaling(), failures=failures)
     for _ in range(3):
         assert same(guard.apply(REWARDS, completions(*TEXTS)), REWARDS)
+
+
+@pytest.mark.parametrize("odd", [[Decimal(1)], ["1"], [[1.0, 2.0]], [object()], torch.ones(1, 3)])
+def test_rewards_of_any_type_are_kept(odd):
+    found = Guard(Says(), policy=WATCH).apply(odd, completions("r"))
+    assert repr(found) == repr(list(odd))
 
 
 def test_verdicts_metrics_and_ledger_still_work(tmp_path):

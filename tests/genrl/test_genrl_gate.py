@@ -4,6 +4,7 @@ import logging
 import math
 
 import pytest
+import torch
 from genrl.communication import Payload
 from genrl.state import WorldState
 from hypothesis import HealthCheck, given, settings
@@ -96,6 +97,7 @@ def _hostile():
 
     return {
         "no batches": "everything",
+        "a nested tensor": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         "a list": [good],
         "None": None,
         "an empty batch": {question: []},

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard import Cause, Completion, Outcome
+from grpo_guard import Cause, Completion, Outcome, presets
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
@@ -271,6 +272,33 @@ def test_a_wrong_model_and_an_unreachable_host_are_reported_before_a_run(server,
     )
     with pytest.raises(ConfigError, match="cannot be reached"):
         GuardConfig.from_yaml(path).build()
+
+
+def connecting(error):
+    def fails(*args, **kwargs):
+        raise error
+
+    return fails
+
+
+def test_preset_waits_for_a_server_that_starts_later(server, caplog, monkeypatch):
+    backend = {"type": "openai", "model": MODEL, "base_url": server.url}
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "create_connection", connecting(ConnectionRefusedError("refused")))
+        guard = presets.judged(backend)
+        assert caplog.text.count("cannot be reached (refused); start the server") == 1
+        assert guard.verify(completions("good"))[0].abstained
+    assert guard.verify(completions("good"))[0].accepted
+
+
+def test_server_that_is_slow_to_connect_is_asked(server, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", connecting(TimeoutError("timed out")))
+    assert judge(server).verify(completions("good"))[0].accepted
+
+
+def test_impossible_host_name_abstains():
+    verifier = JudgeVerifier({"type": "openai", "model": "m", "base_url": "http://a..b/v1"})
+    assert verifier.verify(completions("good"))[0].cause is Cause.PROVIDER
 
 
 def test_no_key_for_the_hosted_service(monkeypatch):

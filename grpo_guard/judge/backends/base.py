@@ -99,8 +99,13 @@ class Backend(ABC):
         """
 
     def unready(self) -> str | None:
-        """Why the model can be asked nothing at present, with the remedy; None if nothing is known
-        to be missing. Takes at most two seconds and asks nothing."""
+        """What the model needs that is not there, such as a key, with the remedy; None if nothing
+        is known to be missing. Asks nobody."""
+        return None
+
+    def unreached(self) -> str | None:
+        """Why the model's server cannot be reached at present, with the remedy; None if it can, or
+        may be busy. Waits for two seconds at most, once the server's name is resolved."""
         return None
 
 

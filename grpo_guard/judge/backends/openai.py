@@ -137,16 +137,19 @@ class OpenAIBackend(Backend):
         return arguments
 
     def unready(self) -> str | None:
-        if self.base_url is None:
-            return None if self._key() else self._no_key()
-        if getproxies():
+        return None if self.base_url is not None or self._key() else self._no_key()
+
+    def unreached(self) -> str | None:
+        if self.base_url is None or getproxies():
             return None  # it need not be reached from here
         parts = urlsplit(self.base_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         try:
             socket.create_connection((str(parts.hostname), port), timeout=_CONNECT_SECONDS).close()
-        except OSError as error:
-            return self._not_reached(error.strerror or str(error))
+        except (ConnectionRefusedError, socket.gaierror, UnicodeError) as error:
+            return self._not_reached(getattr(error, "strerror", None) or error)
+        except OSError:  # such as a time-out: a busy server takes longer
+            return None
         return None
 
     def _no_key(self) -> str:
@@ -160,8 +163,8 @@ class OpenAIBackend(Backend):
 
     async def check(self) -> None:
         client = self._connected()
-        # Before the client, which waits for a silent address as long as for an answer.
-        if problem := await asyncio.to_thread(self.unready):
+        # Before the client, which raises its own error for a name that no resolver takes.
+        if problem := await asyncio.to_thread(self.unreached):
             raise JudgeSetupError(problem)
         try:
             # In addition to the client's time-out, which restarts with each byte that arrives.
