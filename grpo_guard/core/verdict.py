@@ -291,12 +291,12 @@ def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _checked_findings(given: Any) -> tuple[Finding, ...]:
     """The findings as a tuple; TypeError, with what to write, for anything else."""
-    found = given if isinstance(given, str | Finding) or not isinstance(given, Iterable) else None
-    if found is None:
-        given = tuple(given)
-        found = next((one for one in given if not isinstance(one, Finding)), None)
-    if found is None:
-        return given
+    found = given
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        findings = tuple(given)
+        found = next((one for one in findings if not isinstance(one, Finding)), None)
+        if found is None:
+            return findings
     hint = ""
     if isinstance(found, Finding):
         hint = "; write findings=(finding,)"
