@@ -27,6 +27,7 @@ from grpo_guard.adapters.reward_function import (
     without_leaving_out,
 )
 from grpo_guard.core.detokenizer import ENDS
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard import Guard, Review
@@ -161,7 +162,19 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
-    """A query is the prompt and the completion in one text; the label is the reference."""
+    """A query is the prompt and the completion in one text; the label is the reference.
+
+    Raises:
+        TypeError: one of the three is not a list.
+        ValueError: they differ in length.
+    """
+    for name, given in (("queries", queries), ("prompts", prompts), ("labels", labels)):
+        if isinstance(given, str | bytes) or not hasattr(given, "__len__"):
+            raise TypeError(f"reward_func.{name}: expected a list, got {shown(given)}")
+        if len(given) != len(queries):
+            raise ValueError(
+                f"reward_func.{name}: expected {len(queries)}, one per query, got {len(given)}"
+            )
     return [
         received(prompt, read(completion_text, query, prompt), reference=label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grpo_guard.cli.inputs import bad_input, writing
 from grpo_guard.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from grpo_guard.core.verifier import CompletionVerifier
+    from grpo_guard.guard import Guard
 
 _SAMPLER = """\
 # The sampler of every node. Completions of another sampler are rejected.
@@ -122,15 +127,32 @@ def check(
     Exit 2 if it cannot be built; the message names the field.
     """
     from grpo_guard.config import GuardConfig
+    from grpo_guard.config.trial import tried
+
+    with ExitStack() as stack:
+        with bad_input():
+            guard = stack.enter_context(tried(GuardConfig.from_yaml(config)))
+        _describe(config, guard)
+
+
+def _describe(config: Path, guard: Guard) -> None:
     from grpo_guard.guard.idle import idle_without
 
-    with bad_input():
-        guard = GuardConfig.from_yaml(config).build()
-    members = getattr(guard.verifier, "members", ()) or (guard.verifier,)
     echo(f"{config}: right")
-    echo(f"  verifiers: {', '.join(member.name for member in members)}")
+    echo(f"  verifiers: {', '.join(_names(guard.verifier))}")
     rejected, abstained = guard.policy.rules("on_reject"), guard.policy.rules("on_abstain")
     echo(f"  rejected: {', else '.join(map(str, rejected))}")
     echo(f"  not looked at: {', else '.join(map(str, abstained))}")
     for field, idle in idle_without(guard.verifier).items():
         echo(f"  without {field}: {'; '.join(idle)}")
+
+
+def _names(verifier: CompletionVerifier) -> list[str]:
+    """Names of the members; a reader is a root of its own around the members that it asks about."""
+    from grpo_guard.core.verifier import Composed
+
+    if not isinstance(verifier, Composed):
+        return [verifier.name]
+    if len(verifier.members) == 1 and isinstance(verifier.members[0], Composed):
+        return [*_names(verifier.members[0]), verifier.name]
+    return [member.name for member in verifier.members]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +74,7 @@ class VerdictTable:
         example = _example(line, first)
         cause = f"{line.get('cause')}"[:40]
         kind = f"{first.get('kind', '')}"[:64]
-        verifier = f"{line.get('verifier')}"[:64]
+        verifier = next(deciding(line), f"{line.get('verifier')}")[:64]
         name = f"{verifier}: {kind or cause}" if kind != cause else f"{verifier}: {cause}"
         of_cause = _line(self._causes, (outcome, name), (outcome, _OTHERS))
         of_cause.outcomes[outcome] += 1
@@ -151,6 +151,17 @@ def _line(lines: dict[Any, _Line], key: Any, others: Any) -> _Line:
 
 def _rejected(line: _Line) -> int:
     return line.outcomes[Outcome.REJECT]
+
+
+def deciding(line: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    """`Verdict.deciding` of a verdict as JSON, or of a line of a log."""
+    members = line.get("members")
+    for member in members if isinstance(members, list) else ():
+        if isinstance(member, dict) and member.get("outcome") == line.get("outcome"):
+            inner = list(deciding(member, depth - 1)) if depth else []
+            yield from inner or [str(member.get("verifier"))]
+    names = line.get("deciding")
+    yield from map(str, names if isinstance(names, list) else ())
 
 
 def _name(node: Any) -> str:

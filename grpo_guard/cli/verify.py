@@ -119,6 +119,12 @@ def verify(
             echo(table_of(source).text())
         return
     config, out = _required(config, "--config"), _required(out, "--out")
+    if out.suffix.lower() in (".html", ".htm"):
+        raise typer.BadParameter(
+            f"expected a file for verdicts such as {out.with_suffix('.jsonl')}, got {out}; "
+            "grpo-guard view makes a page of them",
+            param_hint="'--out'",
+        )
     counted, most_abstained = _verify_file(
         source, config, out, mapped=mapped or (), resume=resume, keep_going=keep_going,
         guard_of=partial(_guard, config, engine, workers, source), table=table,

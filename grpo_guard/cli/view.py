@@ -20,6 +20,7 @@ import typer
 
 from grpo_guard.cli.inputs import bad_input, require_folder_of, writing
 from grpo_guard.cli.terminal import echo
+from grpo_guard.cli.verdict_table import deciding
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row
@@ -101,12 +102,12 @@ def shown_rows(
     Raises:
         InputError: a file cannot be read, or the two do not belong together.
     """
-    from grpo_guard.core.jsonl import InputError, read_objects
+    from grpo_guard.core.jsonl import InputError
 
     kept: list[dict[str, Any]] = []
     accepted: list[dict[str, Any]] = []
     total, known = 0, _Input()
-    for number, data in read_objects(verdicts):
+    for number, data in _lines(verdicts):
         if "outcome" not in data or "index" not in data:
             raise InputError(
                 f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify wrote, got "
@@ -135,6 +136,23 @@ def shown_rows(
     for row in rows:
         del row["digest"]
     return Shown(rows, total - len(rows), source, note)
+
+
+def _lines(verdicts: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_objects`; if even the first line is none, the error says which file is meant."""
+    from grpo_guard.core.jsonl import InputError, read_objects
+
+    number = 0
+    try:
+        for number, data in read_objects(verdicts):
+            yield number, data
+    except InputError as error:
+        if number or not verdicts.is_file():
+            raise
+        raise InputError(
+            f"{error}; view takes the verdicts that grpo-guard verify wrote, completions follow "
+            "--in"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +186,7 @@ def _remembered(verdicts: Path, known: _Input) -> tuple[Path | None, str]:
 
 def _row(data: dict[str, Any]) -> dict[str, Any]:
     found = [f for f in _list(data.get("findings")) if isinstance(f, dict)]
-    by = list(_deciding(data)) or [str(data.get("verifier"))]
+    by = list(deciding(data)) or [str(data.get("verifier"))]
     return {
         "index": data["index"],
         "digest": data.get("digest"),
@@ -187,13 +205,6 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
             for f in found[:20]
         ],
     }
-
-
-def _deciding(data: dict[str, Any], depth: int = 8) -> Iterator[str]:
-    for member in _list(data.get("members")):
-        if isinstance(member, dict) and member.get("outcome") == data.get("outcome"):
-            inner = list(_deciding(member, depth - 1)) if depth else []
-            yield from inner or [str(member.get("verifier"))]
 
 
 def _list(value: Any) -> list[Any]:

@@ -211,7 +211,7 @@ class GuardConfig(Options):
         return config
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def naming_errors(self) -> Iterator[None]:
         """Put the file's name before the messages of errors."""
         try:
             yield
@@ -227,7 +227,7 @@ class GuardConfig(Options):
         Raises:
             ConfigError: a name or an option is wrong, or an external resource is missing.
         """
-        with self._named(), without_secrets(self.explicit_values()), claims_held():
+        with self.naming_errors(), without_secrets(self.explicit_values()), claims_held():
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
                 for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")
@@ -284,7 +284,7 @@ class GuardConfig(Options):
         yield from leaves_of(beside)
 
     def _known_preset(self) -> str:
-        with self._named():
+        with self.naming_errors():
             return chosen(list(PRESETS), str(self.preset), "preset")
 
     def _of_preset(self, live: Live | None) -> Guard:

@@ -96,7 +96,13 @@ def expected_verifier(where: str, got: object) -> TypeError:
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
-        hint = f"the function {got.__name__!r}; a decorator takes the verifier, in brackets"
+        remedy = "a decorator takes the verifier, in brackets"
+        if where != "Guard.verifier":  # among several, where no decorator is meant
+            remedy = (
+                "write a subclass of CompletionVerifier whose verify(batch) returns a verdict for "
+                "each completion, see docs/own-verifier.md"
+            )
+        hint = f"the function {got.__name__!r}; {remedy}"
     elif isinstance(got, str):
         hint = f"{shown(got)}; names are for guard files, in Python write its class"
     elif hasattr(got, "verifier") and hasattr(got, "with_policy"):

@@ -16,13 +16,13 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from grpo_guard.core.quoting import printable
+from grpo_guard.core.quoting import printable, shown
 
 SPOT_CHECKS: Final = "spot_checks"
 NOT_CHECKED: Final = "not_checked"
@@ -160,6 +160,7 @@ class Verdict:
 
     Raises:
         ValueError: outcome and cause do not fit, or ``p_value`` is outside [0, 1].
+        TypeError: ``cause`` or ``findings`` is something else.
     """
 
     outcome: Outcome
@@ -183,6 +184,8 @@ class Verdict:
                 f"Verdict.outcome: cause {self.cause.value!r} expects {allowed}, "
                 f"got {self.outcome.value!r}"
             )
+        if self.findings != ():
+            object.__setattr__(self, "findings", _checked_findings(self.findings))
         if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
             raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
 
@@ -241,11 +244,15 @@ class Verdict:
         }
 
 
+_FIELDS: Final = frozenset({"p_value", "findings", "usage", "seconds", "members"})
+"""What else a verdict may be made with."""
+
+
 def accept(verifier: str, **fields: Any) -> Verdict:
     """A judged ACCEPT; calls without further fields share one object per name."""
     if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
-    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **_known("accept", fields))
 
 
 @lru_cache(maxsize=256)
@@ -255,19 +262,48 @@ def _accepted(verifier: str) -> Verdict:
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
     """A REJECT; ``message`` becomes a finding named after the cause."""
-    return Verdict(Outcome.REJECT, cause, verifier, **_with_message(cause, message, fields))
+    fields = _with_message(cause, message, _known("reject", fields))
+    return Verdict(Outcome.REJECT, cause, verifier, **fields)
 
 
 def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
     """An ABSTAIN; ``message`` becomes a finding named after the cause."""
-    return Verdict(Outcome.ABSTAIN, cause, verifier, **_with_message(cause, message, fields))
+    fields = _with_message(cause, message, _known("abstain", fields))
+    return Verdict(Outcome.ABSTAIN, cause, verifier, **fields)
 
 
 def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(fields)
     if message:
-        fields["findings"] = (Finding(cause.value, message), *fields.get("findings", ()))
+        given = _checked_findings(fields.get("findings", ()))
+        fields["findings"] = (Finding(cause.value, message), *given)
     return fields
+
+
+def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
+    if unknown := fields.keys() - _FIELDS:
+        words = "" if maker == "accept" else "; words for a person go into message="
+        raise TypeError(
+            f"{maker}: expected {', '.join(sorted(_FIELDS))}, got {min(unknown)!r}{words}"
+        )
+    return fields
+
+
+def _checked_findings(given: Any) -> tuple[Finding, ...]:
+    """The findings as a tuple; TypeError, with what to write, for anything else."""
+    found = given
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        findings = tuple(given)
+        found = next((one for one in findings if not isinstance(one, Finding)), None)
+        if found is None:
+            return findings
+    hint = ""
+    if isinstance(found, Finding):
+        hint = "; write findings=(finding,)"
+    elif isinstance(found, str):
+        text = shown(found)
+        hint = f"; write message={text}, or findings=(Finding(kind, {text}),)"
+    raise TypeError(f"Verdict.findings: expected several Finding objects, got {shown(found)}{hint}")
 
 
 def noted(verdict: Verdict, note: Finding | None) -> Verdict:

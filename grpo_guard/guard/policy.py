@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,6 +12,7 @@ from grpo_guard.core.arguments import is_count, is_finite, worded_class
 from grpo_guard.core.naming import near
 from grpo_guard.core.quoting import shown
 
+logger = logging.getLogger("grpo_guard")
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain", "keep"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
 OnLong: TypeAlias = Literal["keep", "scale"]
@@ -31,14 +33,14 @@ class Policy:
     Args:
         on_reject: For rejected completions. ``"drop"`` and ``"no_gain"`` remove them from their
             group, the second only if they would gain; ``"zero"`` is the paper's r = r_task *
-            r_guard; a number is used as the reward. By default they are removed, and if a trainer
-            cannot remove one completion from its group, it gets the reward of ``"zero"``.
-            ``"keep"`` only watches: verdicts, metrics and the ledger are produced, and no reward is
-            changed, removed or replaced, whatever the verdict and the other arguments say. An
-            abstention keeps its reward, too; lengths are not compared; neither
-            ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only an explicit
-            ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one of several rules: a guard
-            either watches or decides.
+            r_guard; a number is used as the reward, with a warning if it is above 0. By default
+            they are removed, and if a trainer cannot remove one completion from its group, it gets
+            the reward of ``"zero"``. ``"keep"`` only watches: verdicts, metrics and the ledger are
+            produced, and no reward is changed, removed or replaced, whatever the verdict and the
+            other arguments say. An abstention keeps its reward, too; lengths are not compared;
+            neither ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only an
+            explicit ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one of several rules:
+            a guard either watches or decides.
         on_abstain: For completions that could not be judged. ``"skip"`` removes them; ``"pass"``
             lets the task's reward through unguarded, and `Guard` refuses it if a completion's
             author can make a verifier abstain; ``"zero"`` gives 0; ``"raise"`` stops the run, so
@@ -78,6 +80,8 @@ class Policy:
                 nearest = near(known, got) if isinstance(got, str) else []
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
                 raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}{hint}")
+            for paid in (rule for rule in value if is_finite(rule) and rule > 0):
+                _warn_paid(float(paid))
             object.__setattr__(self, name, value[0] if len(value) == 1 else tuple(value))
         if isinstance(self.on_reject, tuple) and "keep" in self.on_reject:
             raise ValueError(
@@ -141,6 +145,16 @@ class Policy:
     def leaves_out(self) -> bool:
         """Whether rejected completions may be removed from their group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")
+
+
+@lru_cache(maxsize=64)
+def _warn_paid(number: float) -> None:
+    """Warn once of each number, since a policy is copied often."""
+    logger.warning(
+        "Policy.on_reject=%g pays for rejected completions; expected a number that is at most the "
+        "lowest reward of your task",
+        number,
+    )
 
 
 @lru_cache(maxsize=64)

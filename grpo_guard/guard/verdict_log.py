@@ -33,10 +33,10 @@ class VerdictLog:
 
     Each batch has one line that counts acceptances by node:
     ``{"time", "accepted": [[node, count], ...]}``. Everything else has a line of its own:
-    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``p_value``, ``findings``
-    (``kind`` and ``message``), ``node``, ``round``, ``task``, the end of the ``prompt``, and an
-    ``excerpt`` of the text around the first finding. All of it is ASCII, so that nothing a node
-    writes reaches a terminal or begins a line.
+    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``deciding`` (its members
+    that decided), ``p_value``, ``findings`` (``kind`` and ``message``), ``node``, ``round``,
+    ``task``, the end of the ``prompt``, and an ``excerpt`` of the text around the first finding.
+    All of it is ASCII, so that nothing a node writes reaches a terminal or begins a line.
 
     Several processes may append to one file, each batch in one write. A log that cannot be written
     does not stop the run: it is reported once.
@@ -96,6 +96,7 @@ def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
         "outcome": verdict.outcome.value,
         "cause": verdict.cause.value,
         "verifier": verdict.verifier,
+        "deciding": list(verdict.deciding[:MOST_FINDINGS]),
         "p_value": verdict.p_value,
         "findings": [{"kind": f.kind[:64], "message": f.message[:SHOWN]} for f in findings],
         "node": None if completion.node is None else completion.node[:SHOWN],

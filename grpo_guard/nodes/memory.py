@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_guard.nodes.patience import locked, patience_with
+from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.schema import connect
 from grpo_guard.nodes.store import NodeStore
 
@@ -26,6 +27,8 @@ MAX_STATE = 256 * 2**20
 by others may not be."""
 MAX_UNWRITTEN = 64
 """How many changes are kept while a file cannot be written."""
+MAX_UNREAD = 8
+"""How many states that could not be read are kept of one memory."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
@@ -37,17 +40,24 @@ class Memory:
     """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
     With no store or a temporary one it stays in this object, and no time is spent on writing it. A
-    second memory of the same name in a store gets a suffix.
+    second memory of the same name in a store gets a suffix. If there is none of its name yet, one
+    that an earlier release saved under the name ``former`` is continued.
+
+    A state that this guard cannot read, because it is another guard's or damaged, is kept in the
+    store under another name and is never overwritten.
 
     Attributes:
         lost: Number of changes that are in no file: they could not be written, were too many to
             keep, and then another process wrote the file.
     """
 
-    def __init__(self, store: NodeStore | None, name: str) -> None:
+    def __init__(
+        self, store: NodeStore | None, name: str, *, former: Callable[[str], str] | None = None
+    ) -> None:
         self._lock = threading.RLock()
         self._path = store.path if store is not None and store.lasting else None
         self._key = name if store is None else store.claim(name)
+        self._former = None if former is None else former(self._key)
         self._begin()
 
     @property
@@ -62,8 +72,8 @@ class Memory:
         # written meanwhile, they are applied to its state, so that no evidence of either is lost.
         self._unwritten: deque[Callable[[], object]] = deque(maxlen=MAX_UNWRITTEN)
         self._dropped = self.lost = 0
-        # The file does not hold a valid state, so the next write replaces it.
-        self._broken = False
+        # Version of a state in the file that cannot be read, and why. The next write renames it.
+        self._unread: tuple[int, str] | None = None
         self._warned = False
 
     @contextmanager
@@ -153,18 +163,20 @@ class Memory:
         changes."""
         if not connection.execute(_KNOWN).fetchone():
             return
-        query = "SELECT version FROM memories WHERE name = ?"
-        row = connection.execute(query, (self._key,)).fetchone()
-        if row is None or row[0] == self._version or self._broken:
+        query = "SELECT name, version FROM memories WHERE name IN (?, ?) ORDER BY name != ?"
+        own, former = self._key, self._former if self._version is None else None
+        row = connection.execute(query, (own, former, own)).fetchone()
+        if row is None or row[1] in (self._version, self._unread and self._unread[0]):
             return
         query = "SELECT state FROM memories WHERE name = ? AND length(state) <= ?"
-        (state,) = connection.execute(query, (self._key, MAX_STATE)).fetchone() or ("",)
+        (state,) = connection.execute(query, (row[0], MAX_STATE)).fetchone() or ("",)
         try:
             self._take_up(json.loads(state))
-        except Exception:
-            self._broken = True
-            raise
-        self._version = row[0]
+        except Exception as error:  # odd values may raise anything
+            why = error.why if isinstance(error, StateError) else StateError.why
+            self._unread = row[1], why
+            return
+        self._version, self._unread = row[1], None
         if self._dropped:
             self.lost, lost, self._dropped = self.lost + self._dropped, self._dropped, 0
             logger.warning(
@@ -180,16 +192,31 @@ class Memory:
         # A random version, not a counter: a file restored from a copy would repeat the same count.
         row = (self._key, secrets.randbits(62), json.dumps(self._state(), separators=(",", ":")))
         try:
+            kept = self._rename_unread(connection) if self._unread else None
             connection.execute("INSERT OR REPLACE INTO memories VALUES (?, ?, ?)", row)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._degrade(error)
             return False
-        self._version, self._broken, self._warned = row[1], False, False
+        if kept and self._unread:
+            logger.warning(
+                "%s: this guard cannot use what is saved as %s (%s); it is kept as %s, and this "
+                "process continues with its own state", self._path, self._key, self._unread[1], kept
+            )  # fmt: skip
+        self._version, self._unread, self._warned = row[1], None, False
         self._unwritten.clear()
         self._dropped = 0  # the state that is written includes them
         patience_with(self._path).behind(self, 0)
         return True
+
+    def _rename_unread(self, connection: sqlite3.Connection) -> str | None:
+        """Rename the state that could not be read; return its new name, None if it is gone."""
+        query = "SELECT count(*) FROM memories WHERE name GLOB ?"
+        (before,) = connection.execute(query, (f"{self._key}_unread_*",)).fetchone()
+        # Above the limit the last one is replaced, and the oldest, which are worth most, are kept.
+        name = f"{self._key}_unread_{min(before + 1, MAX_UNREAD)}"
+        query = "UPDATE OR REPLACE memories SET name = ? WHERE name = ?"
+        return name if connection.execute(query, (name, self._key)).rowcount else None
 
     def _keep(self, change: Callable[[], object]) -> None:
         if self._path is None:
@@ -202,8 +229,8 @@ class Memory:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%s: %s is neither read nor written (%s: %.200s); this process continues with its "
-                "own state", self._path, self._key, type(error).__name__, error,
+                "%s: %s is neither read nor written (%.200s); this process continues with its own "
+                "state", self._path, self._key, error,
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from typing import Any
 
 
 class StateError(ValueError):
-    """A saved state does not have the expected form."""
+    """A saved state does not have the expected form; ``why`` says so to an operator."""
+
+    why = "another guard wrote it, or it is damaged"
 
 
 @contextmanager
@@ -25,9 +27,12 @@ def reading(whose: str) -> Iterator[None]:
     except (
         KeyError, TypeError, ValueError, AttributeError, OverflowError, sqlite3.IntegrityError,
     ) as error:  # fmt: skip
-        raise StateError(
+        refused = StateError(
             f"{whose}: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
-        ) from None
+        )
+        if isinstance(error, ValueError):  # ours; the others' words are Python's
+            refused.why = f"{error!s:.80}"
+        raise refused from None
 
 
 def require_format(state: Any, number: int) -> None:

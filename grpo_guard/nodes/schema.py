@@ -51,6 +51,7 @@ CREATE INDEX phrases_digest ON phrases (digest);
 
 TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", _TABLES))
 _AT_ONCE = 500
+_SECONDS = 5.0
 # With SQLite's default of two megabytes, the keys of a million completions would be read again for
 # each insert. The memory is only allocated as the file grows.
 _CACHE_KIB = 64 * 1024
@@ -99,6 +100,16 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
         if Path(f"{path.resolve()}-wal").exists():
             raise
         return _connected(path, "mode=ro&immutable=1", seconds, create)
+
+
+def require_usable(path: Path) -> None:
+    """Raise LedgerError if there is something that `connect` would refuse; nothing is created."""
+    if not path.parent.is_dir():
+        raise LedgerError(f"{path}: expected a path in an existing folder")
+    if path.exists():
+        _refuse_what_others_write(path)
+        with opened(path, "a ledger", seconds=_SECONDS, create=False):
+            pass
 
 
 @contextmanager

@@ -72,24 +72,40 @@ def in_folder(path: Path) -> Path:
     return path / FILE if path.is_dir() else path
 
 
-def _made(folder: Path) -> Path:
+def require_folder(folder: Path) -> None:
+    """Raise ValueError unless a store can be in this folder, which need not exist yet."""
     hint = unexpanded(folder)
     if hint and not folder.is_dir():
         raise ValueError(f"state: expected a folder's path, got {str(folder)!r}{hint}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     except OSError as error:
-        raise ValueError(
-            f"state: expected a folder that exists or can be made, got {str(folder)!r} "
-            f"({error.strerror})"
-        ) from None
+        raise _not_made(folder, error.strerror) from None
+    if not there.is_dir():
+        raise _not_made(folder, "File exists" if there == folder else "Not a directory")
+    if there != folder and not os.access(there, os.W_OK | os.X_OK):
+        raise _not_made(folder, "Permission denied")
     # Here, and not with the first batch, of which every completion would be abstained on.
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    if there == folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(
             f"state: expected a folder that this process may read and write, got {str(folder)!r}; "
             "change its owner or its rights, or name another"
         )
+
+
+def _made(folder: Path) -> Path:
+    require_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(folder, error.strerror) from None
     return folder
+
+
+def _not_made(folder: Path, why: str | None) -> ValueError:
+    return ValueError(
+        f"state: expected a folder that exists or can be made, got {str(folder)!r} ({why})"
+    )
 
 
 def _temporary() -> Path:

@@ -52,3 +52,32 @@ def test_check_describes_a_guard_and_its_requirements(tmp_path, monkeypatch):
     result = run("config", "check", "guard.yaml")
     assert result.exit_code == 2
     assert "did you mean 'different_weights'?" in result.stderr
+
+
+def test_check_writes_nothing_and_names_what_a_reader_asks_about(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guard = f"preset: different_weights\nstate: st/remembered\nreader: {WORD_PROBLEMS}\n"
+    (tmp_path / "guard.yaml").write_text(guard)
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 0, result.output
+    assert "verifiers: standing, screens, arithmetic, answer_words, code, recurrence, reader" in (
+        result.output
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["guard.yaml"]
+    (tmp_path / "st").write_text("a file")
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 2
+    assert "guard.yaml: state: expected a folder that exists or can be made" in result.stderr
+
+
+@pytest.mark.parametrize("named", ["state: st", "ledger: {path: st/nodes.sqlite}"])
+def test_check_refuses_another_file_and_leaves_it_alone(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text(f"verifier: {{type: screens}}\n{named}")
+    (tmp_path / "st").mkdir()
+    (tmp_path / "st" / "nodes.sqlite").write_text("no database, but a letter to somebody" * 99)
+    before = (tmp_path / "st" / "nodes.sqlite").read_bytes()
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 2
+    assert "expected a ledger, got a different file" in result.stderr
+    assert (tmp_path / "st" / "nodes.sqlite").read_bytes() == before

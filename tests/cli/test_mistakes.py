@@ -304,6 +304,10 @@ CALLS = {
         lambda: AllOf([Shouting(), Shouting()]),
         r"AllOf: expected a CompletionVerifier, got a list; write AllOf\(\*verifiers\)",
     ),
+    "a function among verifiers": (
+        lambda: presets.different_weights(beside=[reward]),
+        "got the function 'reward'; write a subclass of CompletionVerifier whose verify",
+    ),
     "a class in a restriction": (lambda: only(Shouting, task="x"), "got the class Shouting; write"),
     "a decorator without a verifier": (
         lambda: guard(reward),

@@ -1,11 +1,12 @@
 """``grpo-guard verify --table``: verdicts by cause and by node, with an example each."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
-from grpo_guard import ArithmeticVerifier, Completion, Guard, Policy
+from grpo_guard import AllOf, ArithmeticVerifier, Completion, Guard, Policy, ScreensVerifier
 from grpo_guard.cli.main import app
 from grpo_guard.cli.verdict_table import VerdictTable
 
@@ -24,7 +25,8 @@ def run(*arguments):
 
 def test_table_of_a_verdict_log(tmp_path):
     log = tmp_path / "verdicts.jsonl"
-    guard = Guard(ArithmeticVerifier(), policy=Policy("keep"), log=log)
+    checks = AllOf(ScreensVerifier(), ArithmeticVerifier(), name="mine")
+    guard = Guard(checks, policy=Policy("keep"), log=log)
     batch = [Completion.from_dict(row) for row in ROWS]
     for _ in range(3):
         assert guard.apply([1.0] * 4, batch) == [1.0] * 4
@@ -52,6 +54,8 @@ def test_table_of_completions_and_of_their_verdicts(tmp_path):
     again = run("--table", tmp_path / "out.jsonl")
     assert "accept 2/4 (50.00%), reject 2/4 (50.00%)" in again.output
     assert "row 1" in again.output
+    for output in (result.output, again.output):
+        assert re.search("^reject +arithmetic: wrong_equation +2", output, re.MULTILINE), output
 
 
 def test_guard_and_output_are_required_without_table(tmp_path):

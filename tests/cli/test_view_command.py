@@ -118,6 +118,13 @@ def test_file_without_verdicts_is_refused(tmp_path, line):
     result = CliRunner().invoke(app, ["view", str(tmp_path / "in.jsonl")])
     assert result.exit_code == 2
     assert "in.jsonl:1:" in result.stderr
+    assert "completions follow --in" in result.stderr
+    (tmp_path / "guard.yaml").write_text("verifier: {type: arithmetic}")
+    words = ["verify", "-c", tmp_path / "guard.yaml", tmp_path / "in.jsonl", "-o"]
+    result = CliRunner().invoke(app, [*map(str, words), str(tmp_path / "out.html")])
+    assert result.exit_code == 2
+    assert not (tmp_path / "out.html").exists()
+    assert "grpo-guard view" in result.stderr
 
 
 SAID = {"ann": "7 - 5 = 2.", "bob": "7 - 5 = 3."}

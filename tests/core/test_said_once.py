@@ -37,6 +37,13 @@ class Undecided(CompletionVerifier):
         return [abstain(self.name, Cause.UNINFORMATIVE, "too short") for _ in batch]
 
 
+def test_pay_for_rejected_completions(caplog):
+    for _ in range(2):
+        Guard(Agreeable(), policy=Policy(on_reject=0.625)).apply([1.0], [Completion("p", "t")])
+    (record,) = caplog.records
+    assert "Policy.on_reject=0.625 pays for rejected completions" in record.getMessage()
+
+
 def sent(shift=0, cut=None):
     ids = [[*(i + shift for i in TOKENIZER.encode(text)), END] for text in TEXTS]
     pairs = zip(TEXTS, ids, strict=True)

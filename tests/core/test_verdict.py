@@ -65,6 +65,23 @@ def test_message_becomes_the_first_finding():
     assert reject("v").cause is Cause.JUDGED
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"findings": "mentions acme"}, "got 'mentions acme'; write message='mentions acme', or"),
+        ({"findings": ["mentions acme"]}, "got 'mentions acme'; write message="),
+        ({"findings": Finding("brand", "acme")}, r"got Finding; write findings=\(finding,\)"),
+        ({"findings": 3, "message": "acme"}, "expected several Finding objects, got 3"),
+        ({"reason": "acme"}, "reject: expected .*got 'reason'; words for a person go into message"),
+    ],
+)
+def test_mistaken_findings_are_explained(fields, message):
+    with pytest.raises(TypeError, match=message):
+        reject("brands", **fields)
+    found = [Finding("brand", "acme")]
+    assert reject("brands", findings=iter(found)).findings == tuple(found)
+
+
 def test_json_form_has_the_documented_fields():
     member = abstain("inner", Cause.TIMEOUT, "no answer", seconds=0.5)
     finding = Finding("kind", "message", char_span=(0, 0), token_span=(1, 2))

@@ -77,7 +77,42 @@ def test_second_state_of_a_kind_has_its_own_table(tmp_path):
     assert names == ["recurrence", "recurrence_2"]
 
 
-def test_unreadable_store_is_reported_once_and_stops_nothing(tmp_path, caplog):
+def saved(folder):
+    with sqlite3.connect(folder / "nodes.sqlite") as connection:
+        return dict(connection.execute("SELECT name, state FROM memories"))
+
+
+def test_guards_of_both_kinds_of_swarm_remember_in_one_folder(tmp_path, caplog):
+    """Back and forth, with a restart each time, and from what 0.3 saved as "recurrence"."""
+    kinds = ("homogeneous", "heterogeneous")
+    for number in range(12):
+        if number == 6:
+            with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
+                connection.execute("UPDATE memories SET name = 'tmp' WHERE name = 'recurrence'")
+                connection.execute("UPDATE memories SET name = 'recurrence' WHERE name != 'tmp'")
+            found = rejected(RecurrenceVerifier(swarm=kinds[0], store=NodeStore(tmp_path)), number)
+            assert found == {"mallory"}
+            with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
+                connection.execute("DELETE FROM memories WHERE name = 'recurrence'")
+                connection.execute("UPDATE memories SET name = 'recurrence' WHERE name = 'tmp'")
+        for kind in kinds:
+            found = rejected(RecurrenceVerifier(swarm=kind, store=NodeStore(tmp_path)), number)
+    assert found == {"mallory"}
+    assert saved(tmp_path).keys() == {"recurrence", "recurrence_homogeneous"}
+    assert not caplog.records
+
+
+def test_what_a_guard_cannot_read_is_kept(tmp_path, caplog):
+    rejected(RecurrenceVerifier(store=NodeStore(tmp_path)), 0)
+    before = saved(tmp_path)["recurrence"]
+    for number in range(3):
+        rejected(RecurrenceVerifier(store=NodeStore(tmp_path), max_nodes=2), number)
+    assert saved(tmp_path)["recurrence_unread_1"] == before
+    assert "recurrence (4 nodes where max_nodes is 2); it is kept as recurrence_unr" in caplog.text
+    assert len(saved(tmp_path)) == 2
+
+
+def test_unreadable_state_is_reported_once_and_stops_nothing(tmp_path, caplog):
     verifier = RecurrenceVerifier(store=NodeStore(tmp_path))
     rejected(verifier, 0)
     with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
@@ -85,7 +120,7 @@ def test_unreadable_store_is_reported_once_and_stops_nothing(tmp_path, caplog):
     for number in range(1, 8):
         found = rejected(verifier, number)
     assert found == {"mallory"}, "state of this process"
-    assert sum("neither read nor written" in r.message for r in caplog.records) == 1
+    assert sum("cannot use what is saved as" in r.message for r in caplog.records) == 1
 
 
 def test_folder_that_may_not_be_written_is_refused_at_once(tmp_path, monkeypatch):

@@ -193,6 +193,19 @@ def test_vetoed_score_is_the_lowest_score_not_the_lowest_reward():
     assert [answer["scores"] for answer in answers] == [0.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((["pa"], ["p"], None), "reward_func.labels: expected a list, got None"),
+        ((["pa"], "p", ["7"]), "reward_func.prompts: expected a list, got 'p'"),
+        ((["pa", "pb"], ["p", "p"], ["7"]), "reward_func.labels: expected 2, one per query, got 1"),
+    ],
+)
+def test_lists_that_do_not_fit_are_named(given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        guard(NoWord(), policy=ZERO)(reward_func)(*given)
+
+
 def test_batch_keeps_its_order():
     def reward(queries, prompts, labels):
         return {"rewards": torch.tensor([1.0, 2.0, 3.0])}

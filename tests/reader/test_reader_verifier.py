@@ -1,5 +1,6 @@
 """Rules propose and the reader decides: what is rejected, reported and abstained on."""
 
+import copy
 import logging
 import random
 
@@ -307,6 +308,15 @@ def test_frozen_model_finds_what_the_live_one_has_learnt():
     both = SpanReader(None, tokenizer, scorer=Taught())
     both._models.append(own_words()._models[0])
     assert verifier(both).verify(batch(0, [("d", text)], each=32))[-1].rejected
+
+
+def test_frozen_model_is_another_model():
+    model, tokenizer = load_bundled()
+    with pytest.raises(ValueError, match="frozen: expected another object than model"):
+        SpanReader(model, tokenizer, frozen=model)
+    with pytest.raises(TypeError, match="frozen: expected a causal language model, got True"):
+        SpanReader(model, tokenizer, frozen=True)
+    SpanReader(model, tokenizer, frozen=copy.deepcopy(model))
 
 
 @pytest.mark.parametrize(

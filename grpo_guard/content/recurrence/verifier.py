@@ -153,7 +153,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self.reading: Runnable = _Reading(self)
         """Reads completions and counts nothing. If ``in_workers``, it may be replaced by one that
         asks a copy in another process."""
-        super().__init__(store, self.name)
+        # Neither kind of swarm can use the other's counts. In 0.3 both had this name.
+        own = self.name if swarm == "heterogeneous" else f"{self.name}_{swarm}"
+        super().__init__(store, own, former=lambda key: key.replace(f"_{swarm}", ""))
 
     def reader(self) -> Self:
         """A copy that can be sent to another process, where it reads but counts nothing."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_guard.core.quoting import shown
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
 from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores
 from grpo_guard.logprob.reader.spans import TextSpan
@@ -53,7 +54,9 @@ class SpanReader(FromPretrained):
 
     Raises:
         ValueError: an argument is out of range, or not exactly one of model and scorer is given.
-        TypeError: the tokenizer is missing or cannot give the offsets of its tokens.
+            The same model is given twice.
+        TypeError: a model is something else, or the tokenizer is missing or cannot give the
+            offsets of its tokens.
 
     Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
@@ -75,7 +78,15 @@ class SpanReader(FromPretrained):
         self.tokenizer = tokenizer
         scorers = [scorer_of(model, scorer, memory_budget)]
         if frozen is not None:
+            if not hasattr(frozen, "get_output_embeddings"):
+                raise TypeError(f"frozen: expected a causal language model, got {shown(frozen)}")
             scorers.append(scorer_of(frozen, None, memory_budget))
+            # A PEFT model and its base model are one, too: adapters are in the base model's layers.
+            if getattr(scorers[0], "model", None) is getattr(scorers[1], "model", frozen):
+                raise ValueError(
+                    "frozen: expected another object than model, got the same one, which learns "
+                    "what it reads for; pass a copy from before the first step"
+                )
         self.trust_prompt = trust_prompt
         self._models = [
             (SpanScorer(one, tokenizer, context=context), HonestSpans()) for one in scorers

@@ -1,0 +1,47 @@
+"""Build the guard of a file without touching what a run would keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from grpo_guard.config.file import GuardConfig
+from grpo_guard.core.options import ConfigError
+from grpo_guard.guard import Guard
+from grpo_guard.nodes.schema import LedgerError, require_usable
+from grpo_guard.nodes.store import FILE, require_folder
+
+
+@contextmanager
+def tried(config: GuardConfig) -> Iterator[Guard]:
+    """The guard of a file, with its state and ledger in a temporary folder.
+
+    Those that the file names are checked, but neither created nor changed.
+
+    Raises:
+        ConfigError: as for `GuardConfig.build`.
+    """
+    ledger = config.ledger
+    with TemporaryDirectory(prefix="grpo-guard-") as folder:
+        changed: dict[str, object] = {}
+        with config.naming_errors():
+            if config.state:
+                _require("", Path(config.state) / FILE, folder=True)
+                changed["state"] = folder
+            if ledger is not None and ledger.path is not None:
+                _require("ledger: ", Path(ledger.path), folder=False)
+                own = {"path": str(Path(folder) / FILE)}
+                changed["ledger"] = ledger.model_copy(update=own)
+        yield config.model_copy(update=changed).build()
+
+
+def _require(place: str, path: Path, *, folder: bool) -> None:
+    try:
+        if folder:
+            require_folder(path.parent)
+        if not folder or path.parent.is_dir():
+            require_usable(path)
+    except (ValueError, LedgerError) as error:
+        raise ConfigError(f"{place}{error}") from None
