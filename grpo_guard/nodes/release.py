@@ -48,16 +48,19 @@ def pardoned(
 ) -> None:
     """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
     The tallies, by round and node id, are changed in place."""
-    query = "SELECT key, value FROM meta WHERE key LIKE ?"
-    until = {
-        int(key.removeprefix(_UNTIL)): clock
-        for key, clock in connection.execute(query, (f"{_UNTIL}%",))
-    }
+    until = released_until(connection)
     for by_round in rounds if until else ():
         for clock, tallies in by_round.items():
             for node in tallies.keys() & until.keys():
                 if clock <= until[node]:
                     tallies[node] = replace(tallies[node], held=0)
+
+
+def released_until(connection: sqlite3.Connection) -> dict[int, int]:
+    """The ids of nodes that were released, and the last round that does not count against each."""
+    query = "SELECT key, value FROM meta WHERE key LIKE ?"
+    rows = connection.execute(query, (f"{_UNTIL}%",))
+    return {int(key.removeprefix(_UNTIL)): clock for key, clock in rows}
 
 
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
