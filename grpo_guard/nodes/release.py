@@ -14,7 +14,7 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, opened
+from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
@@ -68,7 +68,7 @@ def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
     found = (connection.execute(query, (name,)).fetchone() for name in stored_names(node))
     row = next(filter(None, found), None)
     if row is None:
-        raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
+        raise unknown_node(path, node, names_in(connection))
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     connection.execute("DELETE FROM marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)
