@@ -57,7 +57,12 @@ GuardOption = Annotated[
     ),
 ]
 AttacksOption = Annotated[
-    str, typer.Option(help="Names separated by commas; or your own, package.module:Class.")
+    str,
+    typer.Option(
+        "--attacks",
+        "--attack",
+        help="Names separated by commas; or your own, package.module:Class.",
+    ),
 ]
 CountOption = Annotated[
     int | None,

@@ -166,9 +166,20 @@ def percent(value: float) -> str:
     return f"{share:.2f} %" if share < 1 or share > 99.9 else f"{share:.1f} %"
 
 
-def signed_percent(value: float) -> str:
+def percent_beyond(value: float, limit: float) -> str:
+    """`percent`, with as many decimals as it takes to look different from ``limit``."""
+    if value == limit or percent(value) != percent(limit):
+        return percent(value)
+    for decimals in range(2, 8):
+        shown = f"{100 * value:.{decimals}f} %"
+        if shown != f"{100 * limit:.{decimals}f} %":
+            return shown
+    return percent(value)
+
+
+def signed_percent(value: float, decimals: int = 1) -> str:
     """``−2.0 %``, ``+0.0 %``."""
-    return f"{round(100 * value, 1) + 0.0:+.1f} %".replace("-", "−")
+    return f"{round(100 * value, decimals) + 0.0:+.{decimals}f} %".replace("-", "−")
 
 
 def three_digits(value: float) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.config.live import Live, reads_policy, replays_seeds
 from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.naming import near
 from grpo_guard.core.options import in_file
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 from grpo_guard.evals.roles import PRESET
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.members import Peer
 
 _SUFFIXES: Final = (".yaml", ".yml")
+_MOST_COMPARED: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,11 @@ class GuardFile:
             # Names in results are also folder names, and a bracket begins a suffix to the name.
             name, text = re.sub(r"[^\w.-]", "_", path.name), path.read_text(encoding="utf-8")
         else:
-            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {given!r:.200}")
+            nearest = near(list(PRESETS), given[:_MOST_COMPARED])
+            hint = f"; did you mean {PRESET}{nearest[0]}?" if nearest else ""
+            raise ConfigError(
+                f"--guard: expected FILE.yaml or preset:NAME, got {given!r:.200}{hint}"
+            )
         config = GuardConfig.from_text(text, given)
         try:
             makers = list(_makers(config))

@@ -149,12 +149,28 @@ def _alone(
 def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
     """Summarise rejections by kind and verifier, in order of appearance; ``task`` was asked."""
     groups: dict[tuple[str, str], list[Row]] = {}
+    members: dict[str, dict[str, int]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
-    return [_rate(kind, defence, task, group) for (kind, defence), group in groups.items()]
+        if row.verdict.members:  # those that reject nothing are listed, too
+            members.setdefault(row.defence, {}).update(dict.fromkeys(_innermost(row.verdict), 0))
+    return [
+        _rate(kind, defence, task, group, members.get(defence, {}))
+        for (kind, defence), group in groups.items()
+    ]
 
 
-def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
+def _innermost(verdict: Verdict) -> Iterator[str]:
+    """Names of the members that looked by themselves, or of the verifier if it has none."""
+    if not verdict.members:
+        yield verdict.verifier
+    for member in verdict.members:
+        yield from _innermost(member)
+
+
+def _rate(
+    kind: str, defence: str, task: str, group: Sequence[Row], members: dict[str, int]
+) -> Summary:
     rejected = sum(row.verdict.rejected for row in group)
     return Summary(
         attack=kind,
@@ -166,16 +182,20 @@ def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
         abstained=sum(row.verdict.abstained for row in group),
         located=sum(row.located is True for row in group),
         causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
-        members=Counter(name for r in group if r.verdict.rejected for name in r.verdict.deciding),
+        members=members
+        | Counter(n for r in group if r.verdict.rejected for n in r.verdict.deciding),
     )
 
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the first rejected completion of each kind that is short enough to show."""
-    shown: dict[tuple[str, str], dict[str, Any]] = {}
+    """Return the first rejected completion of each kind that is short enough to show, and the first
+    accepted poison."""
+    shown: dict[tuple[str, str, bool], dict[str, Any]] = {}
     for row in rows:
-        key = (row.kind, row.defence)
-        if row.verdict.rejected and key not in shown and len(row.case.completion.text) < 5000:
+        key = (row.kind, row.defence, row.verdict.rejected)
+        passed = row.verdict.accepted and row.case.span is not None
+        short = len(row.case.completion.text) < 5000
+        if short and key not in shown and (row.verdict.rejected or passed):
             shown[key] = row.to_dict(with_text=True)
             shown[key]["verdict"] |= {"rejected_by": list(row.verdict.deciding)}
     return list(shown.values())

@@ -22,8 +22,9 @@ from grpo_guard.evals.report.detection import rejected_table
 from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
-from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
+from grpo_guard.evals.report.sentences import cost_sentence, verdict_lines, verdict_sentence
 from grpo_guard.evals.report.tables import Table
+from grpo_guard.evals.report.verdicts import guard_verdicts
 from grpo_guard.evals.results import Example, Results
 
 _IN_NUMBERS = "In numbers (the end is the last 10 iterations; intervals 95 %)"
@@ -70,11 +71,15 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 
 
 def print_outcomes(console: Console, results: Results) -> None:
-    """Print a row per swarm in six columns; everything else is in the report.
+    """Print a row per swarm in six columns, then the verdicts; everything else is in the report.
 
     Without a terminal the table is 80 characters wide.
     """
-    _print_narrow(console, listing(BRIEF, scenarios(results), guarded=False))
+    found = scenarios(results)
+    _print_narrow(console, listing(BRIEF, found, guarded=False))
+    for verdict in guard_verdicts(found):
+        for what, text in verdict_lines(verdict):
+            console.print(_prose(f"{verdict.defence}: {what} {text}."))
 
 
 def _print_narrow(console: Console, table: Table) -> None:

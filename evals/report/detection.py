@@ -103,11 +103,13 @@ def detection_section(results: Results) -> str:
         for guard, table in credited.items():
             parts += [f"<h3>{prose(guard)}</h3>", table.html("stack matrix")]
     parts.append(roc_section(results))
-    poisoned = [example for example in results.examples if example.span][:_MOST_EXAMPLES]
+    poisoned = [example for example in results.examples if example.span]
     if poisoned:
         parts.append("<h2>Completions to look at</h2>")
-    for example in poisoned:
-        parts.append(shown_example(example, f"One rejected completion: {example.kind or 'poison'}"))
+    for outcome, what in (("accept", "Poison that passed"), ("reject", "One rejected completion")):
+        shown = [example for example in poisoned if example.verdict.outcome == outcome]
+        for example in shown[:_MOST_EXAMPLES]:
+            parts.append(shown_example(example, f"{what}: {example.kind or 'poison'}"))
     return "".join(parts)
 
 

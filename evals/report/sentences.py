@@ -9,8 +9,12 @@ from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     HELD,
+    OPEN,
+    Case,
     GuardVerdict,
+    State,
     cost_text,
+    settled,
     untested_because,
 )
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
@@ -35,6 +39,39 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
             of = f"all {kept}" if kept == len(tested) else f"{kept} of {len(tested)}"
             parts.append(f"{verdict.defence} kept out {of} attacks")
     return f"{'; '.join(parts)}." if parts else "No guard was tested."
+
+
+def verdict_lines(verdict: GuardVerdict) -> list[tuple[str, str]]:
+    """What a guard did against each attack, such as ("held", "against text"), failures first."""
+    lines: list[tuple[str, str]] = []
+    for state in (State.FAILED, State.COSTLY, State.UNDECIDED):
+        for case in verdict.against(state):
+            kept = "the attack is kept out, but " if case.kept_out else ""
+            lines.append((state, f"{_against([case])}: {kept}{'; '.join(case.reasons)}"))
+    if held := verdict.against(State.HELD):
+        lines.append((State.HELD, _against(held)))
+    costs = [
+        f"{_against([case])} {cost_text(cost)}"
+        for case in verdict.cases
+        if (cost := case.cost) is not None and settled(cost) == OPEN
+    ]
+    if costs:
+        lines.append(("cost in honest reward", "; ".join(costs)))
+    untested = verdict.against(State.UNTESTED)
+    for reasons in dict.fromkeys(case.reasons for case in untested):
+        same = [case for case in untested if case.reasons == reasons]
+        lines.append((State.UNTESTED, f"{_against(same)}: {'; '.join(reasons)}"))
+    if verdict.not_run:
+        lines.append(("not run", f"against {listed(verdict.not_run)}"))
+    return lines
+
+
+def _against(cases: Sequence[Case]) -> str:
+    """Format as ``against text, math and padded, and without attack``."""
+    attacks = [c.scenario.name for c in cases if not attack_free(c.scenario.attack)]
+    parts = [f"against {listed(attacks)}"] if attacks else []
+    parts += ["without attack"] * (len(cases) - len(attacks))
+    return ", and ".join(parts)
 
 
 def verdict_sentence(scenario: Scenario) -> str:

@@ -25,21 +25,17 @@ from grpo_guard.evals.report.cells import (
 from grpo_guard.evals.report.curves import curves_section
 from grpo_guard.evals.report.page import note, prose, shown_example
 from grpo_guard.evals.report.scenarios import Scenario
-from grpo_guard.evals.report.sentences import cost_sentence, listed
+from grpo_guard.evals.report.sentences import cost_sentence, verdict_lines
 from grpo_guard.evals.report.series import WINDOW, Series
 from grpo_guard.evals.report.verdicts import (
     BOUND,
     CRITERION,
-    OPEN,
-    Case,
     GuardVerdict,
     State,
-    cost_text,
     guard_verdicts,
-    settled,
 )
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
-from grpo_guard.evals.roles import attack_free, under_test
+from grpo_guard.evals.roles import under_test
 from grpo_guard.evals.stats import percent
 
 _CLASSES: Final = {State.HELD: "good", State.FAILED: "bad", State.COSTLY: "bad"}
@@ -94,40 +90,13 @@ def _verdicts(found: Sequence[Scenario]) -> str:
 
 
 def _block(verdict: GuardVerdict) -> str:
-    lines: list[tuple[str, str]] = []
-    for state in (State.FAILED, State.COSTLY, State.UNDECIDED):
-        for case in verdict.against(state):
-            kept = "the attack is kept out, but " if case.kept_out else ""
-            lines.append((state, f"{_against([case])}: {kept}{'; '.join(case.reasons)}"))
-    if held := verdict.against(State.HELD):
-        lines.append((State.HELD, _against(held)))
-    costs = [
-        f"{_against([case])} {cost_text(cost)}"
-        for case in verdict.cases
-        if (cost := case.cost) is not None and settled(cost) == OPEN
-    ]
-    if costs:
-        lines.append(("cost in honest reward", "; ".join(costs)))
-    untested = verdict.against(State.UNTESTED)
-    for reasons in dict.fromkeys(case.reasons for case in untested):
-        same = [case for case in untested if case.reasons == reasons]
-        lines.append((State.UNTESTED, f"{_against(same)}: {'; '.join(reasons)}"))
-    if verdict.not_run:
-        lines.append(("not run", f"against {listed(verdict.not_run)}"))
     state = verdict.state
+    lines = verdict_lines(verdict)
     items = "".join(f"<li><b>{prose(what)}</b> {prose(text)}.</li>" for what, text in lines)
     return (
         f'<li class="{_CLASSES.get(state, "open")}"><h2>{prose(verdict.defence)} '
         f'<span class="state">{state.value}</span></h2><ul>{items}</ul></li>'
     )
-
-
-def _against(cases: Sequence[Case]) -> str:
-    """Format as ``against text, math and padded, and without attack``."""
-    attacks = [c.scenario.name for c in cases if not attack_free(c.scenario.attack)]
-    parts = [f"against {listed(attacks)}"] if attacks else []
-    parts += ["without attack"] * (len(cases) - len(attacks))
-    return ", and ".join(parts)
 
 
 def _part(title: str, remark: str, found: Sequence[Scenario], fill: Fill, **more: bool) -> str:

@@ -21,8 +21,10 @@ class SwarmOptions:
     attack: Annotated[
         str | None,
         typer.Option(
+            "--attack",
+            "--attacks",
             help=f"{_NAMES}; or your own, package.module:Class. "
-            "[default: text; --standard and --paper: text,math,code,dos]"
+            "[default: text; --standard and --paper: text,math,code,dos]",
         ),
     ] = None
     defence: Annotated[

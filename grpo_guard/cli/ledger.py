@@ -11,11 +11,13 @@ from grpo_guard.cli.inputs import bad_input
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from grpo_guard.nodes.report import Standing, SybilHint
 
 NOT_ENOUGH = "not enough evidence yet"
+_UNLIMITED = 10_000
 LEGEND = """\
 e      What a stake of 1, bet on the node being worse than its peers, became.
        An honest node's e reaches 1,000 with a chance of at most 1 in 1,000.
@@ -38,7 +40,8 @@ def show(
     """Show each node's state, and why. Works while a run writes; exit 2 if PATH is not a ledger.
 
     States: "not enough evidence yet" ("clear" in --json); "soft", which is
-    watched; "hard", whose completions are rejected.
+    watched; "hard", whose completions are rejected; "released", until a
+    round is judged after "ledger release".
 
     "e" is what a stake of 1, bet on the node being worse than its peers, has
     grown to. "level" is how close that is to excluding the node: soft
@@ -59,7 +62,7 @@ def show(
         echo(json.dumps(shown.to_dict(), indent=2))
         return
     console = terminal()
-    console.print(table(shown.nodes, str(path)))
+    console.print(table(console, shown.nodes, str(path)))
     echo(LEGEND)
     for standing in shown.nodes:
         if standing.reasons:
@@ -81,16 +84,15 @@ def release(
     """Clear one node: its past no longer counts. Exit 2 if the ledger or the node is unknown."""
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
-    from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.schema import LedgerError, unknown_node
     from grpo_guard.nodes.store import in_folder
 
     with bad_input(LedgerError, ValueError):
         if not book:
             clear(in_folder(path), node)
-        elif not counted_in(path, book).release(node):
-            raise LedgerError(
-                f"{path}: expected a node of which {book!r} has counted, got {node!a}"
-            )
+        elif not (counted := counted_in(path, book)).release(node):
+            names = (name.encode("utf-8", "surrogateescape") for name in counted.log_e_values())
+            raise unknown_node(path, node, names)
     echo(f"released {node!a}; running guards follow at their next batch")
 
 
@@ -111,23 +113,36 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
     return "\n".join(f"{name!a}  e = 10^{-log / 2.302585:.1f}" for log, name in shown)
 
 
-def table(nodes: list[Standing], title: str) -> Table:
+def table(console: Console, nodes: list[Standing], title: str) -> Table:
     """One row a node, the worst first; nothing in it is read as markup.
 
-    The table fits into 80 columns. Numbers never break, and words only if they are longer than
-    their column, since names of nodes have any length.
+    A row is one line if all fit into the console's width. Otherwise it has several: numbers never
+    break, and words only if they are longer than their column, since names of nodes have any
+    length.
     """
+    from rich.measure import Measurement
+
+    flat = _table(nodes, title, ", ")
+    room = console.options.update(width=_UNLIMITED)
+    fits = Measurement.get(console, room, flat).maximum <= console.width
+    return flat if fits else _table(nodes, title, "\n")
+
+
+def _table(nodes: list[Standing], title: str, between: str) -> Table:
+    """The table, with this between a count and its share."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=Text(title), box=SIMPLE_HEAD)
+    shown = Table(
+        title=Text(title), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+    )
     shown.add_column("node", overflow="fold", min_width=8)
     shown.add_column("state", min_width=13)
     for heading in ("rejected", "others", "e", "level"):
         shown.add_column(heading, no_wrap=True, justify="right")
     for s in nodes:
-        rejected = f"{s.rejected:,} of {s.judged:,}\n{percent(s.rate)}"
+        rejected = f"{s.rejected:,} of {s.judged:,}{between}{percent(s.rate)}"
         row = (s.node, state(s), rejected, percent(s.others_rate), *evidence(s))
         shown.add_row(*(Text(cell) for cell in row))
     return shown
@@ -137,6 +152,8 @@ def state(standing: Standing) -> str:
     """A node's standing as text, with its empty slots."""
     if standing.state.value != "clear":
         described = f"{standing.state.value} since round {standing.since}"
+    elif standing.released:
+        described = "released"
     elif standing.peers < 2:
         described = "too few peers"
     else:

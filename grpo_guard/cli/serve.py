@@ -76,6 +76,9 @@ def serve(
             f"requests; set {TOKEN}",
             err=True,
         )
+    from grpo_guard.server.app import PATHS
+
+    echo(PATHS, err=True)
     (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
 
 

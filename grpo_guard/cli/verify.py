@@ -267,9 +267,8 @@ def _verify_all(
     source: dict[str, Any] | None,
 ) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
-    from rich.progress import Progress
-
     from grpo_guard.cli.in_order import InOrder
+    from grpo_guard.cli.progress import progress
     from grpo_guard.cli.rows import whole_groups
     from grpo_guard.server.distributed.ahead import judged
 
@@ -280,20 +279,18 @@ def _verify_all(
                 found = [row.completion for _, row in batch]
                 yield batch, [completion for completion in found if completion is not None]
 
-    console = terminal(stderr=True)
     with (
         into as file,
         InOrder(file, first=done) as written,
-        Progress(console=console, disable=not console.is_terminal, transient=True) as bar,
+        progress(terminal(stderr=True), len(rows), done) as step,
     ):
-        task = bar.add_task("verifying", total=len(rows), completed=done)
         for batch, completions, verdicts in judged(guard, batches()):
             judged_rows = _with_malformed(batch, completions, verdicts)
             for (place, sent), (row, verdict) in zip(batch, judged_rows, strict=True):
                 if place >= done:
                     counted.add(row, verdict)
                     written.put(place, _line(place, sent, row, verdict, source))
-                    bar.advance(task)
+                    step()
 
 
 def _with_malformed(

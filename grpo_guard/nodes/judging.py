@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_guard.nodes.bets import Tolerance
+from grpo_guard.nodes.changes import Tell, changes_of
 from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, threshold
-from grpo_guard.nodes.release import pardoned, pardons
+from grpo_guard.nodes.release import pardoned, pardons, released_until
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
 from grpo_guard.nodes.schema import chunks, transaction
 from grpo_guard.nodes.standing import Mark, State, updated
@@ -33,12 +34,18 @@ class Settings:
 
 
 class Judging:
-    """This process's comparisons, fed from the database. Not shared between threads."""
+    """This process's comparisons, fed from the database. Not shared between threads.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    Args:
+        settings: How the ledger judges.
+        tell: Called with the nodes that became hard and those that no longer are; None = nobody.
+    """
+
+    def __init__(self, settings: Settings, tell: Tell | None = None) -> None:
+        self._settings, self._tell = settings, tell
         self._fed: int | None = None
         self._pardons = 0
+        self._released: dict[int, int] = {}
         self._start(b"")
 
     def _start(self, salt: bytes) -> None:
@@ -56,6 +63,10 @@ class Judging:
         _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
+            released = released_until(connection)
+            if self._fed is not None:  # else it happened before this process
+                self._say(connection, [], list(dict(released.items() - self._released.items())))
+            self._released = released
             self._fed, self._pardons = None, given  # fed rounds still count against released ones
         if closed <= judged and self._fed is not None:
             return
@@ -88,9 +99,14 @@ class Judging:
         with transaction(connection):
             if read_meta(connection, "judged") >= clock:
                 return  # another process was faster, with the same result
-            self._mark(connection, clock, WORK, work, State.HARD)
+            hard, clear = self._mark(connection, clock, WORK, work, State.HARD)
             self._mark(connection, clock, SLOTS, slots, State.SOFT)
             write_meta(connection, "judged", clock)
+        self._say(connection, hard, clear)
+
+    def _say(self, connection: sqlite3.Connection, hard: list[int], clear: list[int]) -> None:
+        if self._tell is not None and (hard or clear):
+            self._tell(changes_of(connection, hard, clear))
 
     def _mark(
         self,
@@ -99,7 +115,8 @@ class Judging:
         kind: str,
         evidence: Mapping[str, Evidence],
         most: State,
-    ) -> None:
+    ) -> tuple[list[int], list[int]]:
+        """Write the marks; return the nodes that became hard and those that no longer are."""
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
         # work is skipped, since strangers can invent any number of names.
         columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
@@ -109,6 +126,8 @@ class Judging:
             rows += connection.execute(these, (kind, *nodes)).fetchall()
         marks = {str(row[0]): Mark(State(row[1]), *row[2:]) for row in rows}
         written, changed = [], []
+        hard: list[int] = []
+        clear: list[int] = []
         for node in marks.keys() | evidence.keys():
             found = evidence.get(node, _NOTHING)
             before = marks.get(node, Mark(since=clock))
@@ -120,6 +139,8 @@ class Judging:
                 half_life=self._settings.half_life,
                 most=most,
             )
+            if (before.state is State.HARD) != (mark.state is State.HARD):
+                (hard if mark.state is State.HARD else clear).append(int(node))
             if node in evidence:
                 written.append(
                     (int(node), kind, found.log_e, found.peers,
@@ -133,6 +154,7 @@ class Judging:
         connection.executemany(
             "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
         )
+        return hard, clear
 
 
 def _salt(connection: sqlite3.Connection) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
-from grpo_guard.nodes import copies, report
+from grpo_guard.nodes import changes, copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Settings
@@ -48,6 +48,9 @@ class EvidenceLedger:
 
     A node's name must be authenticated by whatever carries the completions: evidence against a
     name that anybody can use is evidence against nobody.
+
+    If ``announces`` is set, the log has a warning for each node that this process convicts, and for
+    each that is released.
 
     Args:
         path: The database; created if missing, in an existing folder.
@@ -95,7 +98,8 @@ class EvidenceLedger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._owner = os.getpid()
-        self._judging = Judging(self.settings)
+        self.announces = False
+        self._judging = Judging(self.settings, self._told)
         try:
             connection = self._open(seconds := self._patience.seconds())
             write_meta(connection, "half_life_thousandths", round(half_life * 1000))
@@ -304,7 +308,11 @@ class EvidenceLedger:
     def _forget(self) -> None:
         self._connection = None
         self._owner = os.getpid()
-        self._judging = Judging(self.settings)
+        self._judging = Judging(self.settings, self._told)
+
+    def _told(self, found: changes.Changes) -> None:
+        if self.announces:
+            changes.warn(found, self.path)
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:

@@ -14,7 +14,7 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, opened
+from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
@@ -48,11 +48,7 @@ def pardoned(
 ) -> None:
     """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
     The tallies, by round and node id, are changed in place."""
-    query = "SELECT key, value FROM meta WHERE key LIKE ?"
-    until = {
-        int(key.removeprefix(_UNTIL)): clock
-        for key, clock in connection.execute(query, (f"{_UNTIL}%",))
-    }
+    until = released_until(connection)
     for by_round in rounds if until else ():
         for clock, tallies in by_round.items():
             for node in tallies.keys() & until.keys():
@@ -60,12 +56,19 @@ def pardoned(
                     tallies[node] = replace(tallies[node], held=0)
 
 
+def released_until(connection: sqlite3.Connection) -> dict[int, int]:
+    """The ids of nodes that were released, and the last round that does not count against each."""
+    query = "SELECT key, value FROM meta WHERE key LIKE ?"
+    rows = connection.execute(query, (f"{_UNTIL}%",))
+    return {int(key.removeprefix(_UNTIL)): clock for key, clock in rows}
+
+
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
     query = "SELECT id FROM nodes WHERE name = ?"
     found = (connection.execute(query, (name,)).fetchone() for name in stored_names(node))
     row = next(filter(None, found), None)
     if row is None:
-        raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
+        raise unknown_node(path, node, names_in(connection))
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     connection.execute("DELETE FROM marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)

@@ -10,8 +10,9 @@ from typing import Any
 
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.judging import SLOTS, WORK
+from grpo_guard.nodes.release import released_until
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, opened
+from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
 from grpo_guard.nodes.standing import Mark, State
 
 SHOWN_REASONS = 5
@@ -35,6 +36,7 @@ class Standing:
         since, last_round: By the ledger's own count, when it entered the state and last sent work.
         owed, empty: Slots it was to fill, and how many of those it left empty.
         reasons: Kinds of findings it was rejected for, with counts, most frequent first.
+        released: An operator released it, and nothing has been judged since.
     """
 
     node: str
@@ -53,6 +55,7 @@ class Standing:
     owed: int
     empty: int
     reasons: tuple[tuple[str, int], ...]
+    released: bool = False
 
     @property
     def rate(self) -> float | None:
@@ -124,23 +127,28 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
     names = (None,) if node is None else stored_names(node)
     nodes = next(filter(None, (standings(connection, half_life, name) for name in names)), [])
     if node is not None and not nodes:
-        raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
+        raise unknown_node(path, node, names_in(connection))
     hints = [
         hint
         for hint in sybil_hints(connection)
         if node is None or (nodes and nodes[0].node in hint.nodes)
     ]
     says = {
-        "nameless": "completions without a node",
-        "uncounted": "completions of nodes beyond the limit of names",
-        "lost": "batches lost while the ledger could not be written",
+        "nameless": ("completion", "completions", "without a node"),
+        "uncounted": ("completion", "completions", "of nodes beyond the limit of names"),
+        "lost": ("batch", "batches", "lost while the ledger could not be written"),
     }
     counts = {key: read_meta(connection, key) for key in says}
-    notes = [f"{counts[key]:,} {says[key]}" for key in says if counts[key]]
+    notes = [
+        f"{counts[key]:,} {one if counts[key] == 1 else several} {what}"
+        for key, (one, several, what) in says.items()
+        if counts[key]
+    ]
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     if last >= 0:
         judged = read_meta(connection, "judged") + 1
-        notes.append(f"{last + 1:,} rounds, {judged:,} judged; a round is judged two rounds later")
+        rounds = "1 round" if last == 0 else f"{last + 1:,} rounds"
+        notes.append(f"{rounds}, {judged:,} judged; a round is judged two rounds later")
     return Shown(last + 1, nodes, hints, notes)
 
 
@@ -157,6 +165,7 @@ def standings(
         "WHERE ?1 IS NULL OR name = ?1"
     )
     rows = connection.execute(query, (name,)).fetchall()
+    released = released_until(connection)
     found = []
     for node, stored, last, own, own_rejected, abstained, owed, empty in rows:
         _expect_counts(last, own, own_rejected, abstained, owed, empty, judged, rejected)
@@ -180,6 +189,7 @@ def standings(
                 owed=owed,
                 empty=empty,
                 reasons=_reasons(connection, node),
+                released=node in released and not _judged(connection, node),
             )
         )
     order = {State.HARD: 0, State.SOFT: 1, State.CLEAR: 2}
@@ -226,6 +236,11 @@ def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, f
     if not isinstance(log_e, int | float) or not math.isfinite(log_e):
         raise LedgerError(f"expected evidence, got {log_e!r:.80}")
     return Mark(State(state), level, renewed, since), log_e, peers
+
+
+def _judged(connection: sqlite3.Connection, node: int) -> bool:
+    query = "SELECT 1 FROM marks WHERE node = ? AND kind = ?"
+    return connection.execute(query, (node, WORK)).fetchone() is not None
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:

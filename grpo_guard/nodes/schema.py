@@ -6,10 +6,17 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from grpo_guard.core.quoting import shown
+
+_MOST_COMPARED: Final = 2000
+_LONGEST: Final = 80  # of a name that is compared, since strangers choose names
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -68,6 +75,20 @@ def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
 
 class LedgerError(RuntimeError):
     """The file is not a ledger or cannot be read; the message names it and what was expected."""
+
+
+def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:
+    """Names of nodes, as they are stored, those that sent the most first."""
+    query = "SELECT name FROM nodes ORDER BY judged DESC"
+    return (name for (name,) in connection.execute(query))
+
+
+def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
+    """The error about a node that is not among these names, with the one probably meant."""
+    known = [name.decode("utf-8", "backslashreplace") for name in islice(names, _MOST_COMPARED)]
+    nearest = get_close_matches(node[:_LONGEST], [name[:_LONGEST] for name in known], n=1)
+    hint = f"; did you mean {shown(nearest[0])}?" if nearest else ""
+    return LedgerError(f"{path}: expected a node of the ledger, got {shown(node)}{hint}")
 
 
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:

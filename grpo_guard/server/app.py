@@ -13,6 +13,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from grpo_guard.guard import Guard
+from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.bodies import completions_in, queries_in, stream_in
 from grpo_guard.server.describe import PAGE_HEADERS, openapi, page
@@ -25,6 +26,8 @@ from grpo_guard.server.rewards import Rewards
 from grpo_guard.server.verdicts import Verdicts
 
 Answers = Callable[[Request], Awaitable[Response]]
+
+PATHS = "verdicts: POST /v1/verify; rewards: POST /get_reward; every path: GET /docs"
 
 
 def create_app(
@@ -53,6 +56,8 @@ def create_app(
     if guard.identity is not None:
         guard.identity.given_up = given_up  # a client that asks again got no answer
     rewards.audit = audit
+    if isinstance(guard.ledger, EvidenceLedger):
+        guard.ledger.announces = True  # nobody looks at the verdicts of a server one by one
     verify = Service("/v1/verify", completions_in, verdicts)
     stream = Service("/v1/verify/stream", stream_in, verdicts)
     reward = Service("/get_reward", queries_in, rewards)
@@ -108,7 +113,7 @@ class _Endpoint:
 
 
 async def _not_found(request: Request) -> Response:
-    return reply({"error": "Not Found"}, 404)
+    return reply({"error": f"Not Found; {PATHS}"}, 404)
 
 
 def _described() -> dict[str, tuple[str, Answers]]:

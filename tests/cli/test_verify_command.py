@@ -342,3 +342,27 @@ def test_file_of_another_kind_or_name_is_refused_with_the_remedy(files):
         result = CliRunner().invoke(app, [str(word) for word in words])
         assert result.exit_code == 2
         assert said in result.stderr
+
+
+SLOW = """
+import time
+
+from grpo_guard import CompletionVerifier, accept
+
+
+class Slow(CompletionVerifier):
+    def verify(self, batch):
+        time.sleep(0.3)
+        return [accept(self.name)] * len(batch)
+"""
+
+
+def test_a_slow_run_tells_how_far_it_is(files, monkeypatch):
+    monkeypatch.setattr("grpo_guard.cli.progress.EVERY", 0.05)
+    monkeypatch.syspath_prepend(str(files))
+    (files / "slow_rule.py").write_text(SLOW)
+    (files / "guard.yaml").write_text('verifier: {type: "slow_rule:Slow"}')
+    result = run(files, *(json.dumps({"prompt": str(n // 4), "text": "x"}) for n in range(80)))
+    assert result.exit_code == 0, result.output
+    assert "verified 0 of 80 rows\n" in result.stderr
+    assert "verified 64 of 80 rows\n" in result.stderr

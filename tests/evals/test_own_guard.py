@@ -271,6 +271,23 @@ def test_detect_poisons_own_completions() -> None:
     assert {row["tokens"] for row in rows} == {0}  # no model, so neither side has ids
 
 
+def test_report_lists_every_member_and_shows_poison_that_passed() -> None:
+    guard = written("guard.yaml", "verifier: {all: [{type: screens}, {type: arithmetic}]}\n")
+    called("detect", "--honest", honest(4), "-c", guard, "--attack", "text,math")
+    summary = json.loads(Path("out/results.json").read_text())["summary"]
+    found = {row["attack"]: row["members"] for row in summary}
+    assert found["math"] == {"screens": 0, "arithmetic": 4}
+    assert found["text"] == found["honest"] == {"screens": 0, "arithmetic": 0}
+    page = Path("out/report.html").read_text()
+    assert "Poison that passed: text" in page
+    assert "Poison that passed: math" not in page
+
+
+def test_a_preset_without_its_prefix_is_recognised() -> None:
+    said = called("swarm", "--attacks", "text", "--guard", "different_weights", status=2).stderr
+    assert "did you mean preset:different_weights?" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from grpo_guard.evals.attacks.registry import attack_names
-from grpo_guard.evals.report.console import markdown_table
+from grpo_guard.evals.report.console import markdown_table, print_outcomes
 from grpo_guard.evals.report.detection import roc
 from grpo_guard.evals.report.html import render
 from grpo_guard.evals.report.scenarios import scenarios
@@ -92,6 +94,18 @@ def test_right_answers_rejected_are_a_cost() -> None:
     found = verdict_on(basis(), runs("text", "mine", CLEAN, rejected=rejected))
     assert found.state is State.COSTLY
     assert "4.0 % of right answers rejected" in found.cases[0].reasons
+
+
+def test_a_share_near_its_limit_is_told_apart_from_it() -> None:
+    rejected = {"honest": 201, "honest_correct": 201, "poisoned": 600}
+    submitted = {"honest": 10_000, "honest_correct": 10_000, "poisoned": 600}
+    guarded = runs("text", "mine", CLEAN, rejected=rejected, submitted=submitted)
+    into = io.StringIO()
+    data = parse_results({"runs": [*basis(), *guarded]})
+    print_outcomes(Console(file=into, width=200), data)
+    said = into.getvalue().replace("\xa0", " ")
+    kept = "mine: too costly against text: the attack is kept out, but"
+    assert f"{kept} 2.01 % of right answers rejected." in said
 
 
 def test_lost_reward_counts_if_seeds_agree_and_is_undecided_on_few() -> None:

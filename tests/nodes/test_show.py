@@ -2,13 +2,14 @@
 
 import json
 import random
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 from grpo_guard import Completion
 from grpo_guard.cli.main import app
-from grpo_guard.core.verdict import Finding, reject
+from grpo_guard.core.verdict import Finding, accept, reject
 from grpo_guard.nodes.ledger import EvidenceLedger
 from tests.nodes.swarm_ledger import one_in, played
 
@@ -97,3 +98,38 @@ def test_invalid_ledger_exits_2(tmp_path):
 def test_empty_ledger(tmp_path):
     EvidenceLedger(tmp_path / "run.sqlite").close()
     assert show(tmp_path / "run.sqlite").exit_code == 0
+
+
+def test_a_node_is_one_line_at_80_columns(path):
+    env = {"COLUMNS": "80"}
+    ledger = EvidenceLedger(path.parent / "one.sqlite")
+    for t in range(20):
+        ledger.record(*played(t, {("mal", 1), ("mal", 9)}))
+    ledger.record([Completion("p", "x")], [accept("says")])
+    lines = CliRunner().invoke(app, ["ledger", "show", str(ledger.path)], env=env).stdout
+    (first,) = [line for line in lines.splitlines() if line.startswith("mal  ")]
+    assert "hard since round" in first
+    assert "40 of 480, 8.33%" in first
+    assert max(map(len, lines.splitlines())) <= 80
+    assert "\n1 completion without a node\n" in lines
+
+
+def test_released_node_is_called_so_until_it_is_judged_again(path):
+    release = CliRunner().invoke(app, ["ledger", "release", str(path), "mal"])
+    assert release.exit_code == 0
+    shown = json.loads(show(path, "--node", "mal", "--json").stdout)["nodes"][0]
+    assert shown["released"] is True
+    assert re.search(r"mal +released", show(path, "--node", "mal").stdout)
+    ledger = EvidenceLedger(path)
+    for t in range(21, 24):
+        ledger.record(*played(t))
+    assert json.loads(show(path, "--json").stdout)["nodes"][0]["released"] is False
+
+
+def test_a_misspelt_node_is_answered_with_the_one_that_was_meant(path):
+    for command in (["release", str(path), "mall"], ["show", str(path), "--node", "mall"]):
+        said = CliRunner().invoke(app, ["ledger", *command])
+        assert said.exit_code == 2
+        assert "did you mean 'mal'?" in said.output
+    said = CliRunner().invoke(app, ["ledger", "release", str(path), "\x1b[31m[bold]x[/bald]"])
+    assert "did you mean '\\x1b[31m[bold]x[/bold]'" in said.output

@@ -153,11 +153,13 @@ def test_public_address_without_a_token_warns(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
     (files / "skip.yaml").write_text("{policy: {on_abstain: skip}, verifier: {type: screens}}")
     assert "anyone there may send requests" in run(files, "--host", "0.0.0.0").stderr
-    assert run(files).stderr == ""
+    said = run(files).stderr
+    assert "warning" not in said
+    assert "POST /v1/verify" in said
     assert '"" in answer is true' in run(files, "--reward", str(files / "grader.py:grade")).stderr
     assert "does not support on_abstain: skip" in run(files, config="skip.yaml").stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
-    assert run(files, "--host", "0.0.0.0").stderr == ""
+    assert "warning" not in run(files, "--host", "0.0.0.0").stderr
 
 
 def test_identity_without_a_token_warns_on_any_address(files, monkeypatch):
@@ -166,7 +168,7 @@ def test_identity_without_a_token_warns_on_any_address(files, monkeypatch):
     (files / "named.yaml").write_text(text)
     assert "refused as replayed" in run(files, config="named.yaml").stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
-    assert run(files, config="named.yaml").stderr == ""
+    assert "warning" not in run(files, config="named.yaml").stderr
 
 
 def test_missing_extra_names_the_install_command(files, monkeypatch):

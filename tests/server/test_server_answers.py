@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from grpo_guard import Guard, Policy
 from grpo_guard.core.verdict import accept
 from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.release import release
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards, protocol_policy
@@ -302,3 +304,35 @@ def test_late_watching_guard_costs_no_reward():
         verifier.go.set()
     assert answer["rewards"] == [7.0]
     assert answer["extra_logs"]["guard_abstain"] == [1.0]
+
+
+def test_conviction_and_release_are_each_logged_once(tmp_path, caplog):
+    path, hostile = tmp_path / "nodes.sqlite", "mal\x1b[2J" + "y" * 300
+    with client(ledger=EvidenceLedger(path)) as web:
+
+        def play(first, last):
+            for turn in range(first, last):
+                rows = [
+                    {"prompt": f"{turn} {i}", "text": "Hail" if node == hostile else f"{node} {i}",
+                     "node": node, "round": turn}
+                    for node in ("ann", "bob", "cid", hostile) for i in range(12)
+                ]  # fmt: skip
+                assert web.post("/v1/verify", json={"completions": rows}).status_code == 200
+
+        play(0, 12)
+        (said,) = [r.message for r in caplog.records if "is convicted" in r.message]
+        assert f"grpo-guard ledger show {path}" in said
+        assert "node 'mal\\x1b[2Jyyy" in said
+        assert len(said) < 200 + len(str(path))
+        caplog.clear()
+        release(path, hostile)
+        play(12, 14)
+        (said,) = [r.message for r in caplog.records if r.levelname == "WARNING"]
+        assert "is released" in said
+        assert f"grpo-guard ledger show {path}" in said
+
+
+def test_unknown_path_is_answered_with_the_known_ones():
+    answer = client().post("/verify", json={"completions": []})
+    assert answer.status_code == 404
+    assert "POST /v1/verify" in answer.json()["error"]

@@ -1,0 +1,58 @@
+"""How far a command is: a bar on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from grpo_guard.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY = 10.0
+"""Seconds from one line to the next."""
+
+
+@contextmanager
+def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each row.
+
+    Args:
+        console: Of standard error.
+        total: Number of rows.
+        done: How many of them were done before.
+    """
+    if not console.is_terminal:
+        with _lines(total, done) as step:
+            yield step
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("verifying", total=total, completed=done)
+        yield lambda: bar.advance(task)
+
+
+@contextmanager
+def _lines(total: int, done: int) -> Iterator[Callable[[], None]]:
+    ended = threading.Event()
+
+    def tell() -> None:
+        # By the clock: one batch may take minutes if a model reads it.
+        while not ended.wait(EVERY):
+            echo(f"verified {done:,} of {total:,} rows", err=True)
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield step
+    finally:
+        ended.set()
+        teller.join()
