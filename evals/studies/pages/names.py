@@ -52,9 +52,7 @@ _PRESETS: Final = {
     "failures_only": "preset:failures_only",
 }
 """The defence in the runs of `studies.incidents` by the preset's name."""
-_UNREAD: Final = (
-    "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
-)
+_UNREAD: Final = "answer_unit,taken_back,inequality,thesaurus,echoed_name,renamed_helpers"
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-smollm2": partial(
