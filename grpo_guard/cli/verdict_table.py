@@ -116,16 +116,32 @@ class VerdictTable:
         return "\n\n".join(parts)
 
 
+def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_objects` of verdicts; if even the first line is none, the error says what is taken and
+    what to do with other files."""
+    from grpo_guard.core.jsonl import InputError, read_objects
+
+    number = 0
+    try:
+        for number, line in read_objects(path):
+            yield number, line
+    except InputError as error:
+        if number or not path.is_file():
+            raise
+        hint = f"{takes} verdicts, as grpo-guard verify writes them; {otherwise}"
+        raise InputError(f"{error}; {hint}") from None
+
+
 def table_of(path: Path) -> VerdictTable:
     """The table of a file of verdicts.
 
     Raises:
         InputError: it cannot be read, or a line is not a verdict.
     """
-    from grpo_guard.core.jsonl import InputError, read_objects
+    from grpo_guard.core.jsonl import InputError
 
     table = VerdictTable()
-    for number, line in read_objects(path):
+    for number, line in verdict_lines(path, "--table alone takes", "completions need --config"):
         try:
             table.add_logged(line)
         except ValueError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ import typer
 
 from grpo_guard.cli.inputs import bad_input, require_folder_of, writing
 from grpo_guard.cli.terminal import echo
-from grpo_guard.cli.verdict_table import deciding
+from grpo_guard.cli.verdict_table import deciding, verdict_lines
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row
@@ -107,7 +106,7 @@ def shown_rows(
     kept: list[dict[str, Any]] = []
     accepted: list[dict[str, Any]] = []
     total, known = 0, _Input()
-    for number, data in _lines(verdicts):
+    for number, data in verdict_lines(verdicts, "view takes", "completions follow --in"):
         if "outcome" not in data or "index" not in data:
             raise InputError(
                 f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify wrote, got "
@@ -136,23 +135,6 @@ def shown_rows(
     for row in rows:
         del row["digest"]
     return Shown(rows, total - len(rows), source, note)
-
-
-def _lines(verdicts: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_objects`; if even the first line is none, the error says which file is meant."""
-    from grpo_guard.core.jsonl import InputError, read_objects
-
-    number = 0
-    try:
-        for number, data in read_objects(verdicts):
-            yield number, data
-    except InputError as error:
-        if number or not verdicts.is_file():
-            raise
-        raise InputError(
-            f"{error}; view takes the verdicts that grpo-guard verify wrote, completions follow "
-            "--in"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
