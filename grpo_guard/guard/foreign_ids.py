@@ -69,7 +69,8 @@ class ForeignIdsWarning:
         logger.warning(
             "tokenizer: the ids of %d of %d completions are not those of their texts, such as %s "
             "for %s. The largest id is %d; the guard's tokenizer %s knows %d. It is probably not "
-            "the tokenizer that made the ids: pass the policy's own. This warning comes once",
+            "the tokenizer that made the ids: pass the policy's own as tokenizer=... (in a guard "
+            "file, tokenizer: FOLDER). This warning comes once",
             len(others), len(sent), found[first], shown(sent[first].text, 60),
             max(max(c.completion_ids or ()) for c in sent),
             getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__,

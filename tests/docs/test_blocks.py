@@ -12,6 +12,7 @@ import shlex
 from functools import cache
 from itertools import pairwise
 from pkgutil import resolve_name
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -146,6 +147,12 @@ def test_commands_and_options_exist(block, command, tmp_path, monkeypatch):
         extras = re.findall(r"\[(.*?)\]", command)
         known = (ROOT / "pyproject.toml").read_text()
         assert all(f"\n{extra} = [" in known for each in extras for extra in each.split(","))
+    elif program == "curl":
+        pytest.importorskip("starlette")
+        from tests.server.server_parts import client
+
+        url, _, body = arguments
+        assert client().post(urlsplit(url).path, content=body).status_code == 200
     else:
         assert program in ("cat", "pytest", "python"), command
 
