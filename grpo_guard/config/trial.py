@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 from grpo_guard.config.file import GuardConfig
 from grpo_guard.core.options import ConfigError
 from grpo_guard.guard import Guard
+from grpo_guard.guard.argument_checks import require_writable
 from grpo_guard.nodes.schema import LedgerError, require_usable
 from grpo_guard.nodes.store import FILE, require_folder
 
 
 @contextmanager
 def tried(config: GuardConfig) -> Iterator[Guard]:
-    """The guard of a file, with its state and ledger in a temporary folder.
+    """The guard of a file, with its state, ledger and log in a temporary folder.
 
     Those that the file names are checked, but neither created nor changed.
 
@@ -34,6 +35,9 @@ def tried(config: GuardConfig) -> Iterator[Guard]:
                 _require("ledger: ", Path(ledger.path), folder=False)
                 own = {"path": str(Path(folder) / FILE)}
                 changed["ledger"] = ledger.model_copy(update=own)
+            if config.log is not None:
+                _require_log(Path(config.log))
+                changed["log"] = str(Path(folder) / "verdicts.jsonl")
         yield config.model_copy(update=changed).build()
 
 
@@ -45,3 +49,10 @@ def _require(place: str, path: Path, *, folder: bool) -> None:
             require_usable(path)
     except (ValueError, LedgerError) as error:
         raise ConfigError(f"{place}{error}") from None
+
+
+def _require_log(path: Path) -> None:
+    try:
+        require_writable(path, make=False)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -54,32 +54,44 @@ def log_of(log: Any) -> VerdictLog | None:
     """
     if isinstance(log, str | os.PathLike):
         log = VerdictLog(Path(log))
-        _require_writable(log.path)
+        require_writable(log.path)
     if not isinstance(log, VerdictLog | None):
         raise TypeError(f"log: expected the path of a file or a VerdictLog, got {shown(log)}")
     return log
 
 
-def _require_writable(path: Path) -> None:
-    """Check that verdicts can be appended there; a trainer makes some folders after the guard."""
-    folder, problem = path.parent, _not_made(path.parent)
+def require_writable(path: Path, *, make: bool = True) -> None:
+    """Check that verdicts can be appended to a file.
+
+    Args:
+        path: The file.
+        make: Make its folder if it is missing: some trainers make it after the guard.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    folder, problem = path.parent, _not_made(path.parent, make)
+    there = path if path.exists() else folder
     if path.is_dir():
         problem = "which is a folder; name a file in it"
-    elif problem is None and not os.access(path if path.exists() else folder, os.W_OK):
+    elif problem is None and there.exists() and not os.access(there, os.W_OK):
         problem = "which this process may not write; change its rights, or name another"
     if problem:
         raise ValueError(f"log: expected a file to append verdicts to, got {path}, {problem}")
 
 
-def _not_made(folder: Path) -> str | None:
-    """Make a folder; what is in the way if it cannot be made."""
+def _not_made(folder: Path, make: bool) -> str | None:
+    """What is in the way of a folder that does not exist; with ``make``, make it."""
     if folder.is_dir():
         return None
     if hint := unexpanded(folder):
         return f"in a folder that does not exist{hint}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+            return None
+        over = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+        why = None if over.is_dir() and os.access(over, os.W_OK | os.X_OK) else f"in {over}"
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        return f"in a folder that does not exist and cannot be made ({why})"
-    return None
+        why = getattr(error, "strerror", None) or str(error)
+    return why and f"in a folder that does not exist and cannot be made ({why})"

@@ -57,7 +57,7 @@ def test_check_describes_a_guard_and_its_requirements(tmp_path, monkeypatch):
 def test_check_writes_nothing_and_names_what_a_reader_asks_about(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     guard = f"preset: different_weights\nstate: st/remembered\nreader: {WORD_PROBLEMS}\n"
-    (tmp_path / "guard.yaml").write_text(guard)
+    (tmp_path / "guard.yaml").write_text(guard + "log: runs/7/verdicts.jsonl")
     result = run("config", "check", "guard.yaml")
     assert result.exit_code == 0, result.output
     assert "verifiers: standing, screens, arithmetic, answer_words, code, recurrence, reader" in (
@@ -68,6 +68,14 @@ def test_check_writes_nothing_and_names_what_a_reader_asks_about(tmp_path, monke
     result = run("config", "check", "guard.yaml")
     assert result.exit_code == 2
     assert "guard.yaml: state: expected a folder that exists or can be made" in result.stderr
+
+
+def test_check_refuses_a_log_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text("preset: different_weights\nlog: guard.yaml/7/log.jsonl")
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 2
+    assert "does not exist and cannot be made (in guard.yaml)" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("named", ["state: st", "ledger: {path: st/nodes.sqlite}"])
