@@ -68,11 +68,13 @@ def _require_names(options: SwarmOptions) -> None:
     )
     from grpo_guard.evals.defences.own import guard_files
     from grpo_guard.evals.policies.named import location
+    from grpo_guard.evals.tasks.registry import TASKS
 
     try:
         require_names("--attack", options.attack, attack_names())
         require_names("--defence", options.defence, defences())
         guard_files(options.guard)
+        require_names("--task", options.task, TASKS)
         require_names("--on-reject", options.on_reject, ON_REJECT)
         shares(options.share)
         for name in filter(None, map(str.strip, (options.policy or "").split(","))):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast
 
 import torch
 
-from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.defences.early import shares
 from grpo_guard.evals.defences.own import guard_files
@@ -26,7 +25,6 @@ from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.options import SwarmOptions
 from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playable
 from grpo_guard.evals.swarm.workload import Workload
-from grpo_guard.evals.tasks.registry import TASKS
 
 HOLD: Final = 0.5
 """Share of a run with the full learning rate, for bundled policies. If it is held longer, an
@@ -95,13 +93,10 @@ def requested(options: SwarmOptions) -> list[Spec]:
         _names("defence", options.defence, (NONE,) if guards else preset.defences),
         range(options.seed, options.seed + (options.seeds or preset.seeds)),
         setting=options.setting,
-        task=_known("task", TASKS, options.task) or (recipe.task if recipe else None),
+        task=options.task or (recipe.task if recipe else None),
         max_new_tokens=options.max_new_tokens or _room(options, recipe),
         shares=_shares(options),
-        on_reject=[
-            cast(OnReject, _known("on-reject", get_args(OnReject), name))
-            for name in _names("on-reject", options.on_reject, ())
-        ],
+        on_reject=[cast(OnReject, name) for name in _names("on-reject", options.on_reject, ())],
         guards=guards,
     )
     specs = plan(matrix, _base(options, recipe, preset, matrix), _workload(options))
@@ -197,13 +192,3 @@ def _names(option: str, value: str | None, default: Collection[str]) -> list[str
     if not found:
         raise ValueError(f"--{option}: expected at least one name, got none")
     return found
-
-
-def _known(option: str, known: Collection[str], name: str | None) -> str | None:
-    """The name, if it is known or None; the error begins with the option."""
-    if name is None:
-        return None
-    try:
-        return choose(known, name)
-    except UnknownNameError as error:
-        raise UnknownNameError(f"--{option}: {error}") from None

@@ -143,7 +143,7 @@ def test_threat_a_word_next_to_a_wrong_equation_excuses_nothing(said: str) -> No
         ("17 ≡ 2 mod 5 and 2 + 2 ≡ 1 (mod 3).", []),
         ("15 - ?(3 + 4) = 8", ["doubtful_equation"]),
         ("4 + ? 2 + 3 = 9 so the missing one is 4.", ["doubtful_equation"]),
-        (r"In base (2) \boxed{1+1=10}.", ["doubtful_equation"]),
+        (r"base (2) \boxed{1+1=10}", ["doubtful_equation"]),
         (r"2 \cdot (3) \boxed{3 + 4 = 42}.", ["doubtful_equation"]),
         ("5 - 5 = 2 = 0 + 0. Wait, 5 - 5 = 0.", ["taken_back"]),
     ],

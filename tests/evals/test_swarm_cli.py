@@ -77,7 +77,7 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
         (("--share", "1/4", "--nodes", "4"), "--share: expected neither"),
         (("--leaves", "80"), "leaves: expected 1 to 79 of 80 rounds, got 80"),
         (("--share", "0/0"), "nodes: expected at least 1"),
-        (("--on-reject", "drop,zerro"), "--on-reject: expected one of "),
+        (("--on-reject", "drop,zerro"), "did you mean 'zero'"),
         (("--on-reject", ""), "--on-reject: expected at least one name"),
     ],
 )
