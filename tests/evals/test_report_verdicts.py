@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from grpo_guard.evals import roles
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.report.console import markdown_table, print_outcomes
 from grpo_guard.evals.report.detection import roc
@@ -19,15 +20,7 @@ from grpo_guard.evals.report.scenarios import scenarios
 from grpo_guard.evals.report.sentences import headline
 from grpo_guard.evals.report.verdicts import GuardVerdict, State, cost_text, guard_verdicts
 from grpo_guard.evals.results import parse_results
-from grpo_guard.evals.roles import (
-    ATTACKS,
-    STACKS,
-    Role,
-    lengthens,
-    ordered_attacks,
-    role,
-    under_test,
-)
+from grpo_guard.evals.roles import ATTACKS, STACKS, Role, lengthens, ordered_attacks, role
 from grpo_guard.evals.stats import OverSeeds
 from tests.evals.report_samples import HOSTILE, page, run
 
@@ -256,10 +249,10 @@ def test_abstentions_reduce_coverage() -> None:
 
 
 def test_baselines_decide_nothing() -> None:
-    assert under_test(["paper_logit", "kl_0.1", "authors_logit_60"]) == []
-    assert under_test(["kl_0.1", "arithmetic"]) == ["arithmetic"]
+    assert roles.under_test(["paper_logit", "kl_0.1", "authors_logit_60"]) == []
+    assert roles.under_test(["kl_0.1", "arithmetic"]) == ["arithmetic"]
     stacks = ["mine", "heterogeneous (zero)", "homogeneous", "paper_logit", "length"]
-    assert under_test(stacks) == ["homogeneous", "heterogeneous (zero)", "mine"]
+    assert roles.under_test(stacks) == ["homogeneous", "heterogeneous (zero)", "mine"]
     assert role("paper_logit (zero)") is Role.BASELINE
     data = basis() + runs("text", "paper_logit", RISING) + runs("text", "homogeneous", CLEAN)
     found = guard_verdicts(scenarios(parse_results({"runs": data})))
