@@ -76,9 +76,7 @@ def serve(
             f"requests; set {TOKEN}",
             err=True,
         )
-    from grpo_guard.server.app import PATHS
-
-    echo(PATHS, err=True)
+    _tell_paths()
     (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
 
 
@@ -127,6 +125,12 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
             _refuse(refused.read_text(encoding="utf-8"))
         if not listened:
             raise _taken(host, port)
+
+
+def _tell_paths() -> None:
+    from grpo_guard.server.app import PATHS
+
+    echo(PATHS, err=True)
 
 
 def _taken(host: str, port: int) -> typer.Exit:

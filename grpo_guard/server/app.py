@@ -13,7 +13,6 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from grpo_guard.guard import Guard
-from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.bodies import completions_in, queries_in, stream_in
 from grpo_guard.server.describe import PAGE_HEADERS, openapi, page
@@ -56,8 +55,6 @@ def create_app(
     if guard.identity is not None:
         guard.identity.given_up = given_up  # a client that asks again got no answer
     rewards.audit = audit
-    if isinstance(guard.ledger, EvidenceLedger):
-        guard.ledger.announces = True  # nobody looks at the verdicts of a server one by one
     verify = Service("/v1/verify", completions_in, verdicts)
     stream = Service("/v1/verify/stream", stream_in, verdicts)
     reward = Service("/get_reward", queries_in, rewards)

@@ -12,6 +12,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.guard import Guard
 from grpo_guard.guard.admission import AdmittedBatch
+from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.late import until_late
@@ -25,6 +26,8 @@ class Verdicts:
     for; ``late`` is the message of an abstention on completions that take too long."""
 
     def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:
+        if isinstance(guard.ledger, EvidenceLedger):
+            guard.ledger.announces = True  # nobody looks at the verdicts of a server one by one
         self._guard = copy.copy(guard)
         self._guard.ledger = until_late(guard.ledger)
         self._late, self._audit = late, audit

@@ -93,12 +93,10 @@ def test_a_share_near_its_limit_is_told_apart_from_it() -> None:
     rejected = {"honest": 201, "honest_correct": 201, "poisoned": 600}
     submitted = {"honest": 10_000, "honest_correct": 10_000, "poisoned": 600}
     guarded = runs("text", "mine", CLEAN, rejected=rejected, submitted=submitted)
-    into = io.StringIO()
-    data = parse_results({"runs": [*basis(), *guarded]})
-    print_outcomes(Console(file=into, width=200), data)
-    said = into.getvalue().replace("\xa0", " ")
-    kept = "mine: too costly against text: the attack is kept out, but"
-    assert f"{kept} 2.01 % of right answers rejected." in said
+    console = Console(file=io.StringIO(), width=200, record=True)
+    print_outcomes(console, parse_results({"runs": [*basis(), *guarded]}))
+    kept = "mine: too costly against text: the attack is kept out, but 2.01\xa0% of right answers"
+    assert kept in console.export_text()
 
 
 def test_lost_reward_counts_if_seeds_agree_and_is_undecided_on_few() -> None:
