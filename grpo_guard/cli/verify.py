@@ -101,9 +101,8 @@ def verify(
 ) -> None:
     """Verify completions from a file, and record the verdicts in the guard's ledger if it has one.
 
-    Rules read texts in --workers processes. With --engine ray, Ray's actors
-    do: those of a cluster (RAY_ADDRESS), or of a Ray on this machine.
-    Verdicts are the same.
+    Rules read texts in --workers processes, or with --engine ray in actors
+    of a cluster (RAY_ADDRESS) or of this machine. Verdicts are the same.
 
     Verdicts are written to OUT during the run. After Ctrl-C, the same command
     with --resume goes on; prompts that were only partly done are verified,

@@ -74,24 +74,7 @@ def head_stats(
     Raises:
         ImportError, ValueError: ``"triton"`` was requested but does not support these arguments.
     """
-    if implementation not in get_args(Implementation):
-        raise ValueError(
-            f"implementation: expected one of {', '.join(get_args(Implementation))}, "
-            f"got {implementation!r}"
-        )
-    plain = isinstance(head, Head) and penalty is None and replay is None
-    if implementation == "triton" and not plain:
-        raise ValueError(
-            "implementation='triton': expected a plain linear head and no repetition penalty "
-            f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
-            f"{'a' if replay else 'no'} replay"
-        )
-    suits = plain and not _triton_failed and len(hidden) > 0 and hidden.dtype in FLOATS
-    statistics: Callable[..., RowStats] = row_stats
-    if implementation == "triton":
-        statistics = _by_triton
-    elif implementation == "auto" and suits and supported(hidden.device):
-        statistics = _by_triton_or_tiles
+    statistics = _chosen(implementation, hidden, head, penalty, replay)
     if isinstance(head, ForeignHead):
         rows_at_once = min(rows_at_once, full_rows(head.vocab_size))
     blocks = []
@@ -112,6 +95,34 @@ def head_stats(
         torch.cat([b.edge_gap for b in blocks]),
         Margins(*_joined(found)) if found else None,
     )
+
+
+def _chosen(
+    implementation: Implementation,
+    hidden: Tensor,
+    head: Head | ForeignHead,
+    penalty: RepetitionPenalty | None,
+    replay: RowReplay | None,
+) -> Callable[..., RowStats]:
+    """The function that computes the statistics; errors as `head_stats`."""
+    if implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation: expected one of {', '.join(get_args(Implementation))}, "
+            f"got {implementation!r}"
+        )
+    plain = isinstance(head, Head) and penalty is None and replay is None
+    if implementation == "triton" and not plain:
+        raise ValueError(
+            "implementation='triton': expected a plain linear head and no repetition penalty "
+            f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
+            f"{'a' if replay else 'no'} replay"
+        )
+    suits = plain and not _triton_failed and len(hidden) > 0 and hidden.dtype in FLOATS
+    if implementation == "triton":
+        return _by_triton
+    if implementation == "auto" and suits and supported(hidden.device):
+        return _by_triton_or_tiles
+    return row_stats
 
 
 def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:

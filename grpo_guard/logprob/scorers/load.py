@@ -70,13 +70,7 @@ def load_policy(
     from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
     device = _usable(device) or ("cuda" if torch.cuda.is_available() else "cpu")
-    # bf16 products are emulated on most CPUs: slower and less exact.
-    name = dtype or ("float32" if device == "cpu" else "bfloat16")
-    torch_dtype = name if name == "auto" else getattr(torch, name, None)
-    if not isinstance(torch_dtype, str | torch.dtype):
-        raise ValueError(
-            f"dtype: expected the name of a torch dtype such as float16 or bfloat16, got {dtype!r}"
-        )
+    type_of_weights = _dtype(dtype, device)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     if local_files_only:
         options["local_files_only"] = True
@@ -90,13 +84,26 @@ def load_policy(
         raise ValueError(f"{path_or_id}: expected {expected}: {_first_line(error)}") from error
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            path_or_id, dtype=torch_dtype, use_safetensors=True, **options
+            path_or_id, dtype=type_of_weights, use_safetensors=True, **options
         )
     except Exception as error:
         if ran_out_of_memory(error):
             raise
         raise ValueError(f"{path_or_id}: cannot load the model: {_first_line(error)}") from error
     return model.to(device).eval(), tokenizer
+
+
+def _dtype(name: str | None, device: str) -> Any:
+    import torch
+
+    # bf16 products are emulated on most CPUs: slower and less exact.
+    chosen = name or ("float32" if device == "cpu" else "bfloat16")
+    found = chosen if chosen == "auto" else getattr(torch, chosen, None)
+    if not isinstance(found, str | torch.dtype):
+        raise ValueError(
+            f"dtype: expected the name of a torch dtype such as float16 or bfloat16, got {name!r}"
+        )
+    return found
 
 
 def _require_model(path_or_id: str) -> None:
