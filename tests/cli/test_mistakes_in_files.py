@@ -275,6 +275,9 @@ def test_missing_extra_gives_one_message_with_the_remedy(tmp_path, text, said, c
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
+    if command == ["calibrate"] and SAME not in text:
+        assert "nothing to calibrate" in done.stderr  # whatever is installed
+        return
     if command == ["verify"]:
         assert said in done.stderr
     assert "pip install 'grpo-guard[torch]'" in done.stderr

@@ -30,7 +30,8 @@ from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 IN_WORDS = [
     "inequality", "taken_back", "ordinary_words", "thesaurus", "echoed_name", "answer_unit",
 ]  # fmt: skip
-PASSING = [*IN_WORDS, "renamed_helpers"]
+# `recurrence` counts the false sum that `taken_back` repeats.
+PASSING = [*(name for name in IN_WORDS if name != "taken_back"), "renamed_helpers"]
 ROUNDS, PROBLEMS, NODES = 8, 8, 4
 
 
@@ -52,7 +53,7 @@ def problems_of(name: str, task: Task, count: int, seed: int = 0) -> list[Proble
     return [problem for problem, _ in zip(drawn, range(count), strict=False)]
 
 
-@pytest.mark.parametrize("name", PASSING)
+@pytest.mark.parametrize("name", [*PASSING, "taken_back"])
 def test_poison_is_at_its_span_and_keeps_the_reward(name: str) -> None:
     task, attack, rng = task_of(name), attack_of(name), random.Random(0)
     for problem in problems_of(name, task, 25):
@@ -66,7 +67,7 @@ def test_poison_is_at_its_span_and_keeps_the_reward(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PASSING, "text", "math"])
+@pytest.mark.parametrize("name", [*PASSING, "taken_back", "text", "math"])
 def test_attack_passes_the_checks_it_claims_to_pass(name: str) -> None:
     """One of four nodes sends it in every slot; the same checks catch TEXT and MATH."""
     task, attack, rng = task_of(name), attack_of(name), random.Random(0)
