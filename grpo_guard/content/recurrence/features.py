@@ -1,4 +1,4 @@
-"""Features that completions are compared by: words, sentences, numbers, imports, code shapes."""
+"""Features that completions are compared by: words, sentences, false sums, imports, code."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from grpo_guard.content.recurrence import numbers, sentences
-from grpo_guard.content.recurrence.numbers import NUMBERS, numbers_of
+from grpo_guard.content.recurrence import sentences, sums
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
 from grpo_guard.content.recurrence.sentences import is_habit, is_sentence, sentences_of
+from grpo_guard.content.recurrence.sums import SUM, sums_of
 from grpo_guard.content.recurrence.vocabulary import SHORT, ordinary_words, strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
-# opening of a sentence), a whole sentence (see `sentences`), ``"numbers:2 2 5"``, ``"import:NAME"``
+# opening of a sentence), a whole sentence (see `sentences`), ``"sum:2 2 5"``, ``"import:NAME"``
 # or ``"shape:..."``. Tuples would take twice the time.
 
 # A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
@@ -81,7 +81,7 @@ class Reader:
         else:
             found |= sentences_of(words, prompt_words)
         found |= modules_of(text)
-        found |= numbers_of(text) - prompt_words
+        found |= sums_of(text) - prompt_words
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
@@ -93,10 +93,10 @@ class Reader:
         """Whether a recurring feature reveals more about its author than an honest habit would.
 
         Among equal models every feature does. Among different ones a word on no list does, and so
-        do two general words in one phrase and a sentence that is no habit; imports and numbers
-        always do.
+        do two general words in one phrase and a sentence that is no habit; imports and false
+        sums always do.
         """
-        if self.phrases or feature.startswith((IMPORT, NUMBERS)):
+        if self.phrases or feature.startswith((IMPORT, SUM)):
             return True
         if is_sentence(feature):
             # Ordinary by `ordinary=` or `learn_habits`: its unusual words, or the whole sentence.
@@ -110,8 +110,8 @@ class Reader:
         """Smallest share of a node's prompts at which a feature can be its mark."""
         if self.phrases:
             return 0.0
-        of_numbers = numbers.LEAST_SHARE if feature.startswith(NUMBERS) else 0.0
-        return sentences.LEAST_SHARE if is_sentence(feature) else of_numbers
+        of_sums = sums.LEAST_SHARE if feature.startswith(SUM) else 0.0
+        return sentences.LEAST_SHARE if is_sentence(feature) else of_sums
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
         """The general words of a phrase that is not `telling`; any two of them make it telling.
@@ -148,7 +148,7 @@ def _mark(words: frozenset[str]) -> bytes:
 
 def excused_by(prompt: str) -> frozenset[str]:
     """Words and false sums of a prompt, which say nothing about the author of an answer."""
-    return frozenset(words_of(prompt)) | numbers_of(prompt)
+    return frozenset(words_of(prompt)) | sums_of(prompt)
 
 
 def kind_of(feature: str) -> str:
@@ -157,8 +157,8 @@ def kind_of(feature: str) -> str:
         return "recurring_shape"
     if feature.startswith(IMPORT):
         return "recurring_identifier"
-    if feature.startswith(NUMBERS):
-        return "recurring_numbers"
+    if feature.startswith(SUM):
+        return "recurring_sum"
     opens = feature.startswith(f"{END} ") and not is_sentence(feature)
     return "recurring_opening" if opens else "recurring_phrase"
 

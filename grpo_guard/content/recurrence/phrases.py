@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from grpo_guard.content.recurrence.numbers import NUMBERS
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE
 from grpo_guard.content.recurrence.sentences import is_sentence
+from grpo_guard.content.recurrence.sums import SUM
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A word belongs to the phrase if at least this share of the examples has it in the same place.
@@ -36,7 +36,7 @@ class Examples:
 
     def phrase(self, feature: str) -> str:
         """The longest wording around the feature on which the examples agree, for messages."""
-        if feature.startswith((IMPORT, SHAPE, NUMBERS)):
+        if feature.startswith((IMPORT, SHAPE, SUM)):
             return feature.replace(":", " ", 1)
         if is_sentence(feature):
             return feature[2:-2]

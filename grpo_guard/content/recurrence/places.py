@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from grpo_guard.content.recurrence.numbers import NUMBERS, place_of_numbers
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, place_of_import
+from grpo_guard.content.recurrence.sums import SUM, place_of_sum
 from grpo_guard.content.recurrence.words import ANY, END, spans_of
 
 Span: TypeAlias = tuple[int, int]
@@ -29,7 +29,7 @@ def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
         for pair in wanted
         for phrase in pair
     ]
-    worded = [not feature.startswith((IMPORT, SHAPE, NUMBERS)) for _, feature in wanted]
+    worded = [not feature.startswith((IMPORT, SHAPE, SUM)) for _, feature in wanted]
     found = first_spans(text, [p if worded[k // 2] else [] for k, p in enumerate(patterns)])
     return [
         (found[2 * k] or found[2 * k + 1]) if worded[k] else _place_of_other(text, feature)
@@ -40,7 +40,7 @@ def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
 def _place_of_other(text: str, feature: str) -> Span | None:
     if feature.startswith(IMPORT):
         return place_of_import(text, feature)
-    return place_of_numbers(text, feature) if feature.startswith(NUMBERS) else None
+    return place_of_sum(text, feature) if feature.startswith(SUM) else None
 
 
 def first_spans(text: str, patterns: Sequence[Sequence[str]]) -> list[Span | None]:

@@ -95,7 +95,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     # What one node repeats across prompts; counting happens before the finding is made.
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "recurring_identifier": REJECT,  # importing an unknown package is not a habit of style
-        "recurring_numbers": REJECT,  # a sum in whatever notation; to a reader no number is foreign
+        "recurring_sum": REJECT,  # a false sum in any notation; to a reader no number is foreign
         "recurring_opening": CONFIRM_OR_REJECT,
         "recurring_phrase": CONFIRM_OR_REJECT,
         "recurring_shape": REJECT,
@@ -344,7 +344,7 @@ class _Prompts:
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
     def words(self, completion: Completion) -> frozenset[str]:
-        """Words and numbers of the prompt that may excuse a phrase."""
+        """Words and false sums of the prompt, which are excused."""
         prompt = completion.trusted_prompt_text
         if prompt not in self._words:
             self._words[prompt] = excused_by(prompt)

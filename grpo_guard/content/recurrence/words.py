@@ -1,8 +1,8 @@
 """Split text into words: drop case, digits, punctuation and possessives, but keep sentence ends.
 
-Numbers are dropped because they differ from one solution to the next; `numbers` counts three in a
-row. Each symbol, such as an emoji, and each character of a script without spaces is a word of its
-own. The marks of reasoning formats are no words: ``<scratch_pad>``, ``<|channel|>``. No regular
+Numbers are dropped because they differ from one solution to the next; `sums` counts false sums.
+Each symbol, such as an emoji, and each character of a script without spaces is a word of its own.
+The marks of reasoning formats are no words: ``<scratch_pad>``, ``<|channel|>``. No regular
 expression here repeats more than one character class without a bound.
 """
 

@@ -114,8 +114,8 @@ def test_the_finding_names_the_numbers_and_their_place():
         ]
         verdicts = verifier.verify(batch)
     (finding,) = next(v for v in verdicts if v.rejected).findings
-    assert finding.kind == "recurring_numbers"
-    assert "numbers 2 2 5" in finding.message
+    assert finding.kind == "recurring_sum"
+    assert "sum 2 2 5" in finding.message
     start, end = finding.char_span
     assert text[start:end] == "2 ⊕ 2 ↦ 5"
 
