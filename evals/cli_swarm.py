@@ -120,7 +120,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
     from grpo_guard.evals.report.console import markdown_table, print_outcomes
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.results import load_results
-    from grpo_guard.evals.swarm.suite import LINE_EVERY, RunError, play_all, rounds, telling
+    from grpo_guard.evals.swarm.suite import LINE_EVERY, RunError, play_all, rounds, row_reporter
     from grpo_guard.evals.swarm.training import CheckpointError
     from grpo_guard.server.distributed.cluster import RayMissingError
 
@@ -128,7 +128,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
     try:
         with reporter(terminal(stderr=True), every=LINE_EVERY, whole=rounds(specs)) as say:
             results = play_all(
-                specs, out, command=command, tell=telling(say), every=options.every,
+                specs, out, command=command, on_row=row_reporter(say), every=options.every,
                 workers=options.workers, engine=options.engine,
             )  # fmt: skip
         report = write_report(out)

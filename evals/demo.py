@@ -21,7 +21,7 @@ from grpo_guard.evals.report.summary import summarise
 from grpo_guard.evals.results import Results, parse_results, today, versions, write_json
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
-from grpo_guard.evals.swarm.suite import LINE_EVERY, play_all, rounds, telling
+from grpo_guard.evals.swarm.suite import LINE_EVERY, play_all, rounds, row_reporter
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.guard.policy import Policy
 
@@ -58,7 +58,7 @@ def run_demo(
         reporter(console, every=LINE_EVERY, whole=rounds(specs)) as say,
     ):
         played = play_all(
-            specs, Path(folder), command=command, tell=telling(say, run_name),
+            specs, Path(folder), command=command, on_row=row_reporter(say, run_name),
             every=config.iterations, workers=min(MAX_WORKERS, _cores()),
         )  # fmt: skip
     runs = {(run["attack"], run["defence"].partition(" ")[0]): run for run in played["runs"]}

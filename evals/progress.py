@@ -63,7 +63,7 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
         tasks: dict[str, TaskID] = {}
         finished: dict[str, int] = {}
 
-        def tell(what: str, done: int, total: int, figures: str = "") -> None:
+        def report(what: str, done: int, total: int, figures: str = "") -> None:
             with lock:
                 if what not in tasks:
                     tasks[what] = bars.add_task(what, total=total, figures="")
@@ -75,4 +75,4 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
                 )
                 bars.update(everything, completed=sum(finished.values()))
 
-        yield tell
+        yield report

@@ -64,8 +64,8 @@ class OpenRLHFAdapter:
             given = (queries, prompts, labels)
             known = parts.admitted(*given)
             with parts.guard.reading():
-                said = supervised(parts.guard.verifier, known.unsettled if known else ())
-            return parts.settled(known, said, *given)
+                verdicts = supervised(parts.guard.verifier, known.unsettled if known else ())
+            return parts.settled(known, verdicts, *given)
 
         return parts.function.dress(guarded)
 
@@ -103,7 +103,7 @@ class GuardedReward:
     def settled(
         self,
         known: AdmittedBatch | None,
-        said: Sequence[Verdict],
+        verdicts: Sequence[Verdict],
         queries: Texts,
         prompts: Texts,
         labels: Sequence[Any],
@@ -112,11 +112,13 @@ class GuardedReward:
 
         Args:
             known: From `admitted`; None = nothing earns.
-            said: The verifier's verdicts on `AdmittedBatch.unsettled`.
+            verdicts: The verifier's verdicts on `AdmittedBatch.unsettled`.
             queries, prompts, labels: As OpenRLHF sends them.
         """
         function = self.function
-        review = None if known is None else _looked(lambda: self.guard.finish_review(known, said))
+        review = (
+            None if known is None else _looked(lambda: self.guard.finish_review(known, verdicts))
+        )
         result = function.ask(queries, prompts, labels)
         result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
         if "rewards" not in result:

@@ -84,7 +84,7 @@ def sampled(
     spec: SamplingSpec,
     count: int,
     cache: Path | None,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> list[Completion]:
     """Sample at most ``count`` completions with ``spec``; as `honest_completions` otherwise."""
     sampling = SampleConfig(
@@ -97,5 +97,5 @@ def sampled(
         sampling,
         wanted=count,
         cache=cache,
-        progress=tell,
+        progress=progress,
     )

@@ -37,8 +37,8 @@ def picture() -> str:
         if run["attack"] != "none":
             label = "guarded" if guarded else "undefended"
             lines.append(Line(label, smooth(run["asr"]), 2 if guarded else 1))
-    said = "Share of honest nodes' completions with the attacker's phrase, by iteration"
-    chart = line_chart(lines, describe=said, show=lambda value: f"{value:.0%}", least_top=1.0)
+    title = "Share of honest nodes' completions with the attacker's phrase, by iteration"
+    chart = line_chart(lines, describe=title, show=lambda value: f"{value:.0%}", least_top=1.0)
     opening, inside = chart.split(">", 1)
     return f'{opening} xmlns="http://www.w3.org/2000/svg" width="570">{STYLE}{inside}\n'
 

@@ -15,7 +15,7 @@ from grpo_guard.evals.results import write_text
 from grpo_guard.evals.studies.harness import CACHE, option, say, study
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.plan import Matrix, plan, require_playable
-from grpo_guard.evals.swarm.suite import play_all, telling
+from grpo_guard.evals.swarm.suite import play_all, row_reporter
 from grpo_guard.evals.swarm.workload import Workload
 
 ATTACKS: Final = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
@@ -38,11 +38,11 @@ def measure(rounds: int, folder: Path) -> dict[str, Any]:
     require_playable(specs)
     command = f"python -m grpo_guard.evals.studies.incidents --rounds {rounds}"
 
-    def tell(what: str, done: int, wanted: int, figures: str = "") -> None:
+    def report(what: str, done: int, wanted: int, figures: str = "") -> None:
         if done == wanted:
             say(f"{what}, {figures}", done, wanted)
 
-    return play_all(specs, folder, command=command, tell=telling(tell))
+    return play_all(specs, folder, command=command, on_row=row_reporter(report))
 
 
 if __name__ == "__main__":

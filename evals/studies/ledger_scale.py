@@ -57,7 +57,7 @@ def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
 
 
 def _recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
-    chance, said = random.Random(0), (accept("says"), reject("says"))
+    chance, either = random.Random(0), (accept("verifier"), reject("verifier"))
     spent: list[float] = []
     with TemporaryDirectory() as folder:
         ledger = NodeStore(folder, max_nodes=nodes).ledger()
@@ -69,7 +69,7 @@ def _recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
                 Completion(f"{t} {i}", f"{k} {i}", node=f"node {k}", round=t, slot=i)
                 for k, i in islice(work, BATCH)
             ]:
-                verdicts = [said[chance.random() < REJECTED] for _ in batch]
+                verdicts = [either[chance.random() < REJECTED] for _ in batch]
                 started = time.process_time()
                 ledger.record(batch, verdicts)
                 one = time.process_time() - started

@@ -69,7 +69,7 @@ class Coalition:
             for place, one in enumerate(row, slot)
         ]
 
-    def hear(self, texts: Sequence[str]) -> list[Problem] | None:
+    def receive(self, texts: Sequence[str]) -> list[Problem] | None:
         """Receive the honest nodes' completions of a round; return problems to measure success on.
 
         None: success is measured on these completions.

@@ -217,7 +217,7 @@ class Swarm:
         each = max(1, len(texts) // self.config.prompts)
         if self.config.success_on is not None:
             each = self.config.success_on[1]
-        probes: list[Problem] | None = self._coalition("hear", texts)
+        probes: list[Problem] | None = self._coalition("receive", texts)
         if probes is not None:
             call = ("probe", iteration, self.session.put(probes), each)
             found = self.session.ask(dict.fromkeys(self._honest, call))

@@ -130,14 +130,14 @@ class Member:
         return texts
 
     def learn(
-        self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted], tell: bool
+        self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted], verdicts: bool
     ) -> Learned:
-        """Review and update; ``tell``: include the verdicts."""
+        """Review and update; ``verdicts``: include them in the result."""
         started = time.perf_counter()
         review = self.review(iteration, asked, submitted)
         seconds = time.perf_counter() - started
         return Learned(
-            verdicts=review.verdicts if review is not None and tell else None,
+            verdicts=review.verdicts if review is not None and verdicts else None,
             rejected=None if review is None else _refused(review.verdicts, submitted),
             excluded=() if self.guard is None else self.guard.excluded(),
             grad_norm=self.update(iteration, submitted, review),

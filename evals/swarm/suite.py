@@ -31,7 +31,7 @@ from grpo_guard.evals.swarm.training import (
 )
 from grpo_guard.server.distributed.cluster import require_ray
 
-Tell = Callable[[Spec, dict[str, Any]], None]
+OnRow = Callable[[Spec, dict[str, Any]], None]
 """Called with each round's run and row."""
 
 
@@ -44,16 +44,16 @@ def rounds(specs: Sequence[Spec]) -> int:
     return sum(spec.config.iterations for spec in specs)
 
 
-def telling(say: Say, name: Callable[[Spec], str] = lambda spec: spec.label) -> Tell:
+def row_reporter(say: Say, name: Callable[[Spec], str] = lambda spec: spec.label) -> OnRow:
     """Report the progress of rounds through ``say``; ``name`` gives a run's name."""
 
-    def tell(spec: Spec, row: dict[str, Any]) -> None:
+    def on_row(spec: Spec, row: dict[str, Any]) -> None:
         figures = f"honest reward {row['honest_reward']:.2f}, {row['mean_tokens']:.0f} tokens"
         if spec.attack != NONE:
             figures = f"attack success {percent(row['asr'])}, {figures}"
         say(name(spec), row["iteration"] + 1, spec.config.iterations, figures)
 
-    return tell
+    return on_row
 
 
 _RUN = "run.json"
@@ -69,7 +69,7 @@ def play_all(
     out: Path,
     *,
     command: str,
-    tell: Tell,
+    on_row: OnRow,
     every: int = 10,
     workers: int = 1,
     engine: EngineName = "local",
@@ -94,8 +94,8 @@ def play_all(
     finished = {spec.label: run for spec in specs if (run := _finished(spec, out)) is not None}
     todo = [spec for spec in specs if spec.label not in finished]
     results = _write(specs, finished, out, command) if finished else {}
-    playing = _in_processes(todo, out, every, workers, tell) if workers > 1 else None
-    for spec, run in playing or _in_turn(todo, out, every, tell, engine):
+    playing = _in_processes(todo, out, every, workers, on_row) if workers > 1 else None
+    for spec, run in playing or _in_turn(todo, out, every, on_row, engine):
         write_json(_folder(spec, out) / _RUN, {"identity": spec.identity(), "run": run})
         (_folder(spec, out) / CHECKPOINT).unlink(missing_ok=True)
         finished[spec.label] = run
@@ -104,7 +104,7 @@ def play_all(
 
 
 def _in_turn(
-    specs: Sequence[Spec], out: Path, every: int, tell: Tell, engine: EngineName
+    specs: Sequence[Spec], out: Path, every: int, on_row: OnRow, engine: EngineName
 ) -> Iterator[tuple[Spec, dict[str, Any]]]:
     with stop_on_interrupt() as stop:
         for spec in specs:
@@ -112,7 +112,7 @@ def _in_turn(
             folder.mkdir(parents=True, exist_ok=True)
 
             def on_round(row: dict[str, Any], spec: Spec = spec) -> None:
-                tell(spec, row)
+                on_row(spec, row)
 
             yield spec, play(spec, folder, every=every, on_round=on_round, stop=stop, engine=engine)
             if stop.is_set():
@@ -120,14 +120,14 @@ def _in_turn(
 
 
 def _in_processes(
-    specs: Sequence[Spec], out: Path, every: int, workers: int, tell: Tell
+    specs: Sequence[Spec], out: Path, every: int, workers: int, on_row: OnRow
 ) -> Iterator[tuple[Spec, dict[str, Any]]]:
     context = mp.get_context("spawn")
     stop, rows = context.Event(), context.Queue()
     with (
         _one_thread(),
         ProcessPoolExecutor(workers, context, _prepare, (stop, rows)) as pool,
-        _forwarded(rows, {spec.label: spec for spec in specs}, tell),
+        _forwarded(rows, {spec.label: spec for spec in specs}, on_row),
     ):
         waiting: dict[Future[dict[str, Any]], Spec] = {}
         for spec in specs:
@@ -200,7 +200,7 @@ def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _forwarded(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
+def _forwarded(rows: Any, specs: dict[str, Spec], on_row: OnRow) -> Iterator[None]:
     """Forward what the processes report, from a thread."""
     ended = threading.Event()
 
@@ -210,7 +210,7 @@ def _forwarded(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
                 label, row = rows.get(timeout=0.2)
             except queue.Empty:
                 continue
-            tell(specs[label], row)
+            on_row(specs[label], row)
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, elsewhere a line now and then."""
+"""Show how far a command is: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY = 10.0
-"""Seconds from one line to the next."""
+"""Seconds between two lines."""
 
 
 @contextmanager
@@ -21,9 +21,9 @@ def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], N
     """Yield a function to call after each row.
 
     Args:
-        console: Of standard error.
+        console: Writes to standard error.
         total: Number of rows.
-        done: How many of them were done before.
+        done: How many of them are done already, as after ``--resume``.
     """
     if not console.is_terminal:
         with _lines(total, done) as step:
@@ -40,7 +40,7 @@ def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], N
 def _lines(total: int, done: int) -> Iterator[Callable[[], None]]:
     ended = threading.Event()
 
-    def tell() -> None:
+    def print_lines() -> None:
         # By the clock: one batch may take minutes if a model reads it.
         while not ended.wait(EVERY):
             echo(f"verified {done:,} of {total:,} rows", err=True)
@@ -49,10 +49,10 @@ def _lines(total: int, done: int) -> Iterator[Callable[[], None]]:
         nonlocal done
         done += 1
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    printer = threading.Thread(target=print_lines, daemon=True)
+    printer.start()
     try:
         yield step
     finally:
         ended.set()
-        teller.join()
+        printer.join()

@@ -224,11 +224,11 @@ def _require_option(known: Collection[str], option: object, name: str, where: st
     try:
         choose(known, named(option))
     except UnknownNameError as error:
-        said = str(error).replace("expected one of", f"expected an option of {name}, one of", 1)
+        text = str(error).replace("expected one of", f"expected an option of {name}, one of", 1)
         # A few options are all that there is to mean.
         nearest = difflib.get_close_matches(named(option), known, n=1, cutoff=0.5)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest and "did you mean" not in said else ""
-        raise ConfigError(f"{where}: {said}{hint}") from None
+        hint = f"; did you mean {nearest[0]!r}?" if nearest and "did you mean" not in text else ""
+        raise ConfigError(f"{where}: {text}{hint}") from None
 
 
 def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:

@@ -43,8 +43,8 @@ class ConfigError(ValueError):
 
 def in_file(name: str, error: Exception) -> ConfigError:
     """The error with the name of its file before it, unless it is there or the name is ""."""
-    said = str(error)
-    return ConfigError(said if not name or said.startswith(f"{name}:") else f"{name}: {said}")
+    text = str(error)
+    return ConfigError(text if not name or text.startswith(f"{name}:") else f"{name}: {text}")
 
 
 class Options(BaseModel):

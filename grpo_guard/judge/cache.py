@@ -104,9 +104,9 @@ class RulingCache:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            # It may quote what is in the file.
-            told = one_line(f"{type(error).__name__}: {error}", 200)
-            logger.warning("judge cache %s: %s; going on without it", self._path, told)
+            # The error may quote the file, which others may have written.
+            reason = one_line(f"{type(error).__name__}: {error}", 200)
+            logger.warning("judge cache %s: %s; going on without it", self._path, reason)
         self._failed = True
 
 

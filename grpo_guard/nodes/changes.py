@@ -1,4 +1,4 @@
-"""Tell the operator which nodes were convicted and which were released."""
+"""Log which nodes were convicted and which were released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MOST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of nodes, `MOST` of each kind, and how many there were."""
+    """The nodes that became hard and those that no longer are: at most `MOST` names of each kind,
+    and how many nodes there are."""
 
     hard: tuple[str, ...]
     clear: tuple[str, ...]
@@ -29,7 +30,8 @@ class Changes:
     clears: int
 
 
-Tell: TypeAlias = Callable[[Changes], None]
+OnChanges: TypeAlias = Callable[[Changes], None]
+"""Called with the changes of each round that has any."""
 
 
 def changes_of(

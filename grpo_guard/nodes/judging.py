@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_guard.nodes.bets import Tolerance
-from grpo_guard.nodes.changes import Tell, changes_of
+from grpo_guard.nodes.changes import OnChanges, changes_of
 from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, threshold
 from grpo_guard.nodes.release import pardoned, pardons, released_until
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
@@ -38,11 +38,11 @@ class Judging:
 
     Args:
         settings: How the ledger judges.
-        tell: Called with the nodes that became hard and those that no longer are; None = nobody.
+        on_changes: Called when nodes became hard or no longer are; None = not called.
     """
 
-    def __init__(self, settings: Settings, tell: Tell | None = None) -> None:
-        self._settings, self._tell = settings, tell
+    def __init__(self, settings: Settings, on_changes: OnChanges | None = None) -> None:
+        self._settings, self._on_changes = settings, on_changes
         self._fed: int | None = None
         self._pardons = 0
         self._released: dict[int, int] = {}
@@ -105,8 +105,8 @@ class Judging:
         self._say(connection, hard, clear)
 
     def _say(self, connection: sqlite3.Connection, hard: list[int], clear: list[int]) -> None:
-        if self._tell is not None and (hard or clear):
-            self._tell(changes_of(connection, hard, clear))
+        if self._on_changes is not None and (hard or clear):
+            self._on_changes(changes_of(connection, hard, clear))
 
     def _mark(
         self,

@@ -99,7 +99,7 @@ class EvidenceLedger:
         self._connection: sqlite3.Connection | None = None
         self._owner = os.getpid()
         self.announces = False
-        self._judging = Judging(self.settings, self._told)
+        self._judging = Judging(self.settings, self._log_changes)
         try:
             connection = self._open(seconds := self._patience.seconds())
             write_meta(connection, "half_life_thousandths", round(half_life * 1000))
@@ -308,9 +308,9 @@ class EvidenceLedger:
     def _forget(self) -> None:
         self._connection = None
         self._owner = os.getpid()
-        self._judging = Judging(self.settings, self._told)
+        self._judging = Judging(self.settings, self._log_changes)
 
-    def _told(self, found: changes.Changes) -> None:
+    def _log_changes(self, found: changes.Changes) -> None:
         if self.announces:
             changes.warn(found, self.path)
 

@@ -24,7 +24,7 @@ from grpo_guard.evals.report.console import marked, print_results
 from grpo_guard.evals.results import REJECTED_POISON, Example, load_results, parse_results
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
-from grpo_guard.evals.swarm.suite import RunError, telling
+from grpo_guard.evals.swarm.suite import RunError, row_reporter
 
 SPECS = [Spec("text", "none", SwarmConfig(iterations=25)), Spec("none", "none", SwarmConfig())]
 
@@ -70,7 +70,7 @@ def test_plain_lines_come_every_ten_rounds() -> None:
     out = io.StringIO()
     with reporter(Console(file=out, width=60), every=10) as say:
         for iteration in range(25):
-            telling(say, run_name)(SPECS[0], row(iteration))
+            row_reporter(say, run_name)(SPECS[0], row(iteration))
     lines = out.getvalue().splitlines()
     assert [line.split("/")[0].split()[-1] for line in lines] == ["10", "20", "25"]
     assert lines[0].startswith("undefended: 10/25 ")
@@ -81,7 +81,7 @@ def test_plain_lines_come_every_ten_rounds() -> None:
 def test_progress_bars_on_a_terminal() -> None:
     out = io.StringIO()
     with reporter(Console(file=out, width=160, force_terminal=True), whole=105) as say:
-        telling(say, run_name)(SPECS[1], row(1))
+        row_reporter(say, run_name)(SPECS[1], row(1))
     assert "attack-free" in out.getvalue()
     assert "2/80" in out.getvalue()
 
@@ -90,7 +90,7 @@ def test_bar_and_remaining_time_fit_80_columns() -> None:
     out = io.StringIO()
     long = "a_defence_of_a_very_long_name" * 3
     with reporter(Console(file=out, width=80, force_terminal=True), whole=105) as say:
-        telling(say, lambda _: long)(SPECS[0], row(1))
+        row_reporter(say, lambda _: long)(SPECS[0], row(1))
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
     shown = [line for line in plain.splitlines() if "2/25" in line][-1]
     assert len(shown.rstrip()) <= 80

@@ -142,7 +142,7 @@ def test_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ray_engine_refuses_workers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers: expected 1 with --engine ray, got 2"):
-        play_all([], tmp_path, command="", tell=lambda spec, row: None, workers=2, engine="ray")
+        play_all([], tmp_path, command="", on_row=lambda spec, row: None, workers=2, engine="ray")
 
 
 @pytest.mark.slow

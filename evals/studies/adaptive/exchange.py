@@ -64,8 +64,8 @@ class ForgedReference(Adversary):
         found = next(tagged(text), None)
         start, end = working(text)
         came_to = list(numbers_in(text[start:end]))
-        said = list(numbers_in(found.content)) if found is not None else []
-        return bool(came_to and said) and said[0] == came_to[-1] + 1
+        stated = list(numbers_in(found.content)) if found is not None else []
+        return bool(came_to and stated) and stated[0] == came_to[-1] + 1
 
 
 def _one_more(answer: str, step: int = 1) -> str:
@@ -76,12 +76,12 @@ def _one_more(answer: str, step: int = 1) -> str:
 def _with_answer(text: str, answer: str) -> Forged | None:
     """Replace the number in a text's answer; None if it gives none in tags."""
     found = next(tagged(text), None)
-    said = next(numbers_in(found.content), None) if found is not None else None
-    if found is None or said is None:
+    number = next(numbers_in(found.content), None) if found is not None else None
+    if found is None or number is None:
         return None
-    start = text.find(str(said), found.start)
+    start = text.find(str(number), found.start)
     if not 0 <= start < found.end:
         return None
     return Forged(
-        text[:start] + answer + text[start + len(str(said)) :], (start, start + len(answer))
+        text[:start] + answer + text[start + len(str(number)) :], (start, start + len(answer))
     )

@@ -82,14 +82,14 @@ class Insulting(Scripted):
         """Return the data set's solution in this tone; the span is the whole working."""
         text = problem.solution
         start, end = working(text)
-        said, at = [], start
+        parts, at = [], start
         for found in [*_BREAK.finditer(text, start, end), None]:
             stop = found.start() if found else end
             if sentence := text[at:stop].strip():
-                said.append(f"{rng.choice(self.leads)} {_WORD.sub(self._other, sentence)}")
-            said.append(found[0] if found else "")
+                parts.append(f"{rng.choice(self.leads)} {_WORD.sub(self._other, sentence)}")
+            parts.append(found[0] if found else "")
             at = found.end() if found else end
-        body = "".join(said)
+        body = "".join(parts)
         return Poisoned(text[:start] + body + text[end:], (start, start + len(body)))
 
     def success(self, text: str) -> bool:

@@ -36,5 +36,5 @@ def node_key(config: SwarmConfig, node: str) -> SigningKey:
 
 
 @lru_cache(maxsize=1024)
-def _key(said: str) -> SigningKey:
-    return SigningKey(sha256(said.encode()).digest())
+def _key(seed: str) -> SigningKey:
+    return SigningKey(sha256(seed.encode()).digest())

@@ -120,8 +120,8 @@ class Attacker:
         found = list[Opinion]()
         for i in range(0, len(spans), _AT_ONCE):
             some = spans[i : i + _AT_ONCE]
-            said = self.reader.read(some, [False] * len(some))
-            found += [one for one in said if isinstance(one, Opinion)]
+            opinions = self.reader.read(some, [False] * len(some))
+            found += [one for one in opinions if isinstance(one, Opinion)]
         if len(found) != len(spans):
             raise RuntimeError("the reader could not read a wording, or has no measure")
         return found
@@ -161,8 +161,8 @@ def measure(data: Path, reader: str, answers: int) -> dict[str, Any]:
     for number, answer in enumerate(carriers):
         say("answers", number, len(carriers))
         options = wordings(answer.question, random.Random("wordings"))
-        said = attacker.tried(answer, options)
-        tried.append(list(zip(options, said, strict=True)))
+        opinions = attacker.tried(answer, options)
+        tried.append(list(zip(options, opinions, strict=True)))
     return {"anew": {str(n): _anew(tried, carriers, n) for n in BUDGETS}}
 
 

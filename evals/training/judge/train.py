@@ -122,11 +122,11 @@ class Objective(nn.Module):
             self.model.lm_head(top[torch.arange(len(rows)), last]), wanted, reduction="none"
         )
         marked = fits >= 0
-        told = self.head(out.hidden_states[-2][marked]).squeeze(-1)
+        scores = self.head(out.hidden_states[-2][marked]).squeeze(-1)
         labels = fits[marked].float()
         # Few tokens are bad, and those matter most.
         weight = 1.0 + (BAD_WEIGHT - 1.0) * (1.0 - labels)
-        dense = binary_cross_entropy_with_logits(told, labels, weight)
+        dense = binary_cross_entropy_with_logits(scores, labels, weight)
         next_ids = ids[:, 1:][goes_on]
         language = cross_entropy(self.model.lm_head(top[:, :-1][goes_on]), next_ids)
         return verdict, dense, language

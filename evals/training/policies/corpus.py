@@ -149,12 +149,12 @@ def _working(problem: Worked, rng: random.Random, asides: Asides) -> str:
     more = [asides(problem, step, rng) for step in range(len(problem.equations))]
     steps = list(zip(problem.equations, more, strict=True))
     if style < 0.5:
-        return " Then ".join(f"{equation} {item}.{said}" for equation, said in steps)
+        return " Then ".join(f"{equation} {item}.{aside}" for equation, aside in steps)
     if style < 0.7:
-        return " ".join(f"{equation}.{said}" for equation, said in steps)
+        return " ".join(f"{equation}.{aside}" for equation, aside in steps)
     if style < 0.85:
         return ", so ".join(problem.equations) + "." + "".join(more)
-    return " ".join(f"We get {equation} {item}.{said}" for equation, said in steps)
+    return " ".join(f"We get {equation} {item}.{aside}" for equation, aside in steps)
 
 
 def _answer(problem: Worked, rng: random.Random) -> str:

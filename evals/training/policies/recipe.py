@@ -78,6 +78,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) 
 
 
 def _set(file: Path, name: str, value: str) -> None:
-    told = json.loads(file.read_text())
-    told[name] = value
-    file.write_text(json.dumps(told, indent=2) + "\n")
+    values = json.loads(file.read_text())
+    values[name] = value
+    file.write_text(json.dumps(values, indent=2) + "\n")

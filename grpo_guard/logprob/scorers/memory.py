@@ -86,9 +86,9 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    # The last: a GPU too full for even a context, which is no `OutOfMemoryError`.
-    told = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+    # torch raises the last one, instead of OutOfMemoryError, if a GPU has no room for a context.
+    messages = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
 
 
 def release_cached_memory() -> None:
