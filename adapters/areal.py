@@ -8,9 +8,9 @@ guard. A call that raises is repeated up to three times, and one that takes 15 s
 `GuardedGroup` can (docs/other-trainers.md): it runs the episodes of a group itself and settles them
 together. AReaL leaves out an episode that is None, but its normalisation cuts the batch into groups
 of a fixed size: one missing episode shifts every later group onto its neighbours' rewards, and a
-group of three out of four got advantages of 100,000. Here, episodes that are left out or failed
-keep their place, with the mean of those that stay and an empty loss mask. The deviation counts
-their places, and so does a leave-one-out mean.
+group of three out of four got advantages of 100,000. Here, an episode that was left out or failed
+keeps its place, with the mean reward of those that stay and an empty loss mask. Its place still
+counts in the standard deviation and in a leave-one-out mean.
 
 Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).

@@ -13,8 +13,8 @@ Span: TypeAlias = tuple[int, int]
 
 
 def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
-    """The tokens of a completion of ``length`` that a rejection rests on, as half-open spans; empty
-    if they do not explain it.
+    """The tokens that a rejection rests on, as half-open spans in a completion of ``length``
+    tokens; empty if no tokens explain it.
 
     Each verifier that rejects must name tokens: otherwise a completion that is bad as a whole could
     be saved by a single improbable token. If all tokens are named, none is left to earn, and a kept

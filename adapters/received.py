@@ -33,8 +33,8 @@ class Row:
 
     Args:
         completion: The completion to judge.
-        given: The verdict if the adapter already knows it: filled or repaired text is not its
-            author's, and might pass, since an empty text says nothing wrong.
+        given: The verdict if the adapter already knows it: a filled or repaired text is not the
+            author's own and might pass, since nothing in an empty text is wrong.
         decoded: The text is the trainer's own, or has been decoded from the ids.
     """
 
@@ -64,7 +64,7 @@ def received(
 
     Args:
         prompt, text: As `Completion` takes them.
-        malformed: A known problem, as text; None = none.
+        malformed: A known problem, as text; None = no known problem.
         detokenizer: The trainer's, which decodes the ids in place of ``text``; None = the guard
             decodes them if it has a tokenizer.
         decoded: ``text`` is the trainer's own decoding.

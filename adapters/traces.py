@@ -212,10 +212,10 @@ class _Branch:
         return text, chars
 
     def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
-        """Ids of prompt and branch, given spans (all tokens that the masks leave out, the
-        template's too), and the engine's log-probs; empty if no node has ids, and a reason if they
-        do not match. ``theirs`` decodes another node's ids, whose mask may count the beginning of
-        its own line as the end of the prompt."""
+        """The ids of prompt and branch, the given spans (all tokens that the masks leave out,
+        including the template's), and the engine's log-probs. Empty if no node of the trace has
+        ids; a text with the reason if they do not match. ``theirs`` decodes another node's ids,
+        whose mask may count the beginning of its own line as the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
         # Other iterables may be endless at no cost to the sender; verifiers' own nodes have lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):

@@ -46,8 +46,8 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
     """The masked spans (0) of a row of ``length`` tokens, to be located in its text by a
-    `Detokenizer`; None = none. ``theirs``: the mask is another node's claim. Raises ValueError for
-    more spans than `Given` takes."""
+    `Detokenizer`; None = nothing is masked. ``theirs``: the mask is another node's claim. Raises
+    ValueError for more spans than `Given` takes."""
     spans = spans_given(mask, length)
     return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
 

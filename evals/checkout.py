@@ -18,7 +18,7 @@ def study(name: str) -> ModuleType | None:
 
 
 def known(names: Collection[str], name: str) -> str:
-    """Return ``name`` as `choose` does, whose error adds that a checkout may know more."""
+    """Return ``name`` as `choose` does; without a checkout, the error adds that one knows more."""
     try:
         return choose(names, name)
     except UnknownNameError as error:

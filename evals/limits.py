@@ -36,10 +36,10 @@ _RIGHT: Final = "rejected_honest_correct"
 def end_where_broken(
     rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
 ) -> None:
-    """End the command with 1 and a line for each rejection rate that is beyond a limit.
+    """Exit with 1, after a line for each rejection rate beyond its limit; None = no limit.
 
-    Figures of ``rows`` that are not rejection rates are skipped. Without any counts a limit is
-    broken, since nothing shows that it holds; None = no limit.
+    Other figures in ``rows`` are skipped. A rate without any completions counts as beyond its
+    limit, because nothing shows that the limit holds.
     """
     from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
 

@@ -167,7 +167,7 @@ def percent(value: float) -> str:
 
 
 def percent_beyond(value: float, limit: float) -> str:
-    """`percent`, with as many decimals as it takes to look different from ``limit``."""
+    """Format as `percent` does, with enough decimals to differ visibly from ``limit``."""
     if value == limit or percent(value) != percent(limit):
         return percent(value)
     for decimals in range(2, 8):

@@ -1,5 +1,7 @@
-"""Atropos, inside an environment's process: guard the groups that it posts. The mixin works on the
-result of `postprocess_histories`, the last step before groups are sent, saved and logged."""
+"""Atropos, inside an environment's process: guard the groups that it posts.
+
+The mixin changes what `postprocess_histories` returns, the last step before groups are sent, saved
+and logged."""
 
 from __future__ import annotations
 

@@ -188,11 +188,12 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """An environment's other requests to Atropos's server, with plain numbers in range; raises
-    GroupError for others.
+    """Check an environment's other requests to Atropos's server and return them with plain numbers
+    in range; raises GroupError if that is impossible.
 
-    The server divides by what environments say about themselves, for the trainer, too: an infinite
-    ``min_batch_allocation`` ends each ``/batch``. So others cannot set one.
+    The server divides by numbers that environments give about themselves, also when the trainer
+    asks for a batch: after an infinite ``min_batch_allocation``, each ``/batch`` fails. So another
+    node's environment cannot set it.
     """
     if path != "/register-env":
         return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}

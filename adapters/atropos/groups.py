@@ -8,7 +8,7 @@ mask of all but its last token; so the group's mean is the same as without it. O
 stay: the bundled trainer raises on a micro-batch without any, and an author of poison could fill
 micro-batches.
 
-Attacks that are closed here: special tokens are trained on but appear in no text; a mask is the
+This prevents four attacks: special tokens are trained on but appear in no text; a mask is the
 *label* that the trainer learns, so one that names another token teaches what nothing judged; ids
 outside the vocabulary end the trainer even if they are masked; a single NaN score makes its whole
 group NaN. If others wrote a row, they may have written its prompt, too, which then excuses nothing.
@@ -190,8 +190,8 @@ class GroupGuard:
 def _watched(
     group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
 ) -> dict[str, Any]:
-    """The group under a guard that only watches: unchanged. From others' groups, a trainer can
-    still use only rows of the right form; any other row trains nothing."""
+    """The group under a guard that only watches. This node's own groups are unchanged; in others'
+    groups, a row of the wrong form trains nothing, because a trainer could not use it."""
     if not theirs:
         return dict(group)
     scores = list(group["scores"])

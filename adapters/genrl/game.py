@@ -263,8 +263,8 @@ class GuardedGame:
         return ours is not None
 
     def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
-        """The metadata to send with each payload of this node's ``{batch: [Payload]}``, under its
-        name in the exchange; None = nothing."""
+        """The metadata to send with each payload of this node's ``{batch: [Payload]}``, for the
+        name that the node has in the exchange; None = no metadata."""
         trees = [
             Tree(agent, batch, place, payload)
             for batch, row in payloads.items()
@@ -305,15 +305,15 @@ class GuardedGame:
 
 
 class GatedData(Around):
-    """A data manager after the gate."""
+    """A data manager that gets only the trees that the guard admitted."""
 
     def __init__(self, game: GuardedGame, manager: Any) -> None:
         super().__init__(manager)
         self._game = game
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        """The manager's result with the admitted trees; without peers' if it raises on them. Raises
-        whatever it raises without any peer's tree."""
+        """The manager's result with the admitted trees. If it raises on them, it is called again
+        without peers' trees; what it raises then is raised here."""
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}

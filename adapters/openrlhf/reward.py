@@ -38,7 +38,7 @@ from grpo_guard.guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
 T = TypeVar("T")
-# For a prompt without its beginning: the least part of the query that must match it.
+# If the prompt has lost its beginning, at least this many characters of the query must match it.
 LEAST_OVERLAP: Final = 32
 
 
@@ -87,7 +87,8 @@ class OpenRLHFAdapter:
 
 @dataclass(frozen=True, slots=True)
 class GuardedReward:
-    """A reward function, the guard of its rewards and completions, and the guard of its scores."""
+    """A reward function, the guard for its completions and rewards, and the guard for its
+    scores."""
 
     function: RewardFunction
     guard: Guard
@@ -194,7 +195,7 @@ def completion_text(query: str, prompt: str) -> str:
     """
     text = _after(query, prompt)
     for end in ENDS:
-        # Only one, at the very end: an author who writes several, or goes on, wrote them himself.
+        # Only one, at the very end: if there are several, or text after it, the author wrote them.
         if text.endswith(end):
             return text[: -len(end)]
     return text

@@ -35,7 +35,7 @@ class _Recorded:
     is_async: bool = False
 
     def __call__(self, /, **given: Any) -> Any:
-        """The answer with what was logged; to be awaited if the function is async."""
+        """The function's answer and what it logged; an awaitable if the function is async."""
         logged: Logged = []
         answer = self.call(**given, **{name: self._recorder(name, logged) for name in self.names})
         return _awaited(answer, logged) if self.is_async else (answer, logged)

@@ -141,7 +141,7 @@ class RankReview:
         rank's rows, or raises its exception; ``policy`` is as for `Guard.settle`.
 
         Raises:
-            Exception: this rank's function's own; as `_together` if another rank's raised.
+            Exception: what this rank's function raised; if another rank's raised, as `_together`.
         """
         distributed = distributed_ranks()
         if distributed is None:

@@ -27,8 +27,8 @@ from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"
 _Line: TypeAlias = tuple[str | None, Verdict, float | None, float, float | None]
-"""What is logged of a trajectory: node, verdict, length factor, seconds it waited for its verdict,
-and the share of its batch that had been read early."""
+"""The figures that are logged about a trajectory: node, verdict, length factor, seconds it waited
+for its verdict, and the share of its batch that had been read early."""
 
 
 class Collector(SiblingCollector):

@@ -146,7 +146,7 @@ def check_config(config: Any) -> None:
 
 
 def empty_batch_warning(config: Any, policy: Policy) -> str | None:
-    """What happens if the hook (without bypass mode) empties every mask of a mini-batch:
+    """What happens if the hook, outside bypass mode, empties every mask of a mini-batch:
     ``token-mean`` divides by the number of tokens, and some engines apply the NaN. None if nothing
     does."""
     actor = config.actor_rollout_ref.actor
@@ -209,7 +209,7 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
 
 
 def hook_missing(estimator: str, bypass: bool = False) -> FrameworkError:
-    """The error if the hook is needed, and is missing or can empty no mask."""
+    """The error if the agent-loop hook is needed but is missing, or cannot empty a mask."""
     remedy = (
         ", and in bypass mode the agent-loop hook can empty no mask; set "
         "algorithm.rollout_correction.bypass_mode=False"

@@ -29,7 +29,7 @@ def attack_names() -> list[str]:
 def adversary(name: str) -> Adversary | None:
     """Create the adversary of that name, or your own, ``package.module:Class``; None for "none".
 
-    An `UnknownNameError` lists the names that exist, or says what is no attack.
+    Raises UnknownNameError with the known names, or if the class is not an attack.
     """
     if name == NONE:
         return None
@@ -44,7 +44,7 @@ def adversary(name: str) -> Adversary | None:
 def on_texts(name: str) -> Attack | Scripted:
     """Create an attack that poisons a single honest completion, without a swarm around it.
 
-    An `UnknownNameError` lists those that do not need one.
+    Raises UnknownNameError with the known names, or if the attack needs a swarm.
     """
     found = _made(name)
     if isinstance(found, Adversary) and not isinstance(found, Scripted):

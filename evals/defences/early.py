@@ -32,16 +32,16 @@ _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
 def defences() -> list[str]:
-    """What ``--defence`` knows, "none" first; known without torch."""
+    """Return the names that ``--defence`` accepts, "none" first, without importing torch."""
     alone = [name for name in names(VERIFIERS) if name not in ELSEWHERE]
     more = study("baselines")
     return [NONE, *sorted({*INSTALLED, *alone, *(more.NAMES if more else ())})]
 
 
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
-    """Refuse a name, out of several with commas, that is not known; says which was probably meant.
+    """Refuse a list of names, separated by commas, if one is unknown; suggest a known one.
 
-    A name with a colon is a class and is looked at later. ``option`` is as typed: ``--attack``.
+    A name with a colon is a class, which is loaded later. ``option`` is as typed: ``--attack``.
     """
     all_names = list(expected)
     for name in (value or "").split(","):
@@ -54,7 +54,7 @@ def require_names(option: str, value: str | None, expected: Iterable[str]) -> No
 
 
 def _nearest_of(expected: list[str], name: str) -> str | None:
-    """The problem with a name that is like none of many: those that are least unlike it."""
+    """The error for a name that resembles none of many: it lists the closest of them."""
     if len(expected) <= _FEW or near(expected, name):
         return None
     first = get_close_matches(name.lower(), expected, n=_NEAREST, cutoff=0.0)
@@ -77,7 +77,7 @@ def shares(value: str | None) -> list[tuple[int, int]]:
 
 
 def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
-    """Refuse ``--honest`` if it cannot be read; ``mapped`` as for `grpo_guard.cli.rows.opened`."""
+    """Refuse a file of ``--honest`` that cannot be read; ``mapped`` is as for `cli.rows.opened`."""
     from grpo_guard.cli.rows import Rows, opened
 
     if value is None:

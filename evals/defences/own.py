@@ -1,6 +1,7 @@
 """The user's own guard as a defence: a guard file, on the node's own policy, sampler and coin.
 
-What plays it is imported by those who play it: a mistake in a file must not wait for torch.
+The code that runs the guard is imported only when it runs, so that a mistake in the file is
+reported before torch is loaded.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ _AT_ONCE = 64
 def outside_top_k(
     model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], k: int
 ) -> list[int]:
-    """Count the tokens of each completion to which ``k`` others have strictly higher logits.
+    """Count, for each completion, the tokens that are not among the model's ``k`` likeliest.
+
+    Such a token has at least ``k`` others with strictly higher logits.
 
     One forward pass holds all pairs (prompt, completion) of ids.
     """

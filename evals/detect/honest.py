@@ -25,7 +25,7 @@ SPARE: Final = 4
 def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
     """Return the task's prompts in the order in which they are used, as chats or as texts.
 
-    The generated word problems are always plain text.
+    The generated word problems are plain text in both cases.
     """
     # Whole blocks, so that asking for more later does not change the earlier batches.
     block = config.batch_size * BATCHES_PER_BLOCK

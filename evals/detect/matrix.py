@@ -152,7 +152,7 @@ def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
     members: dict[str, dict[str, int]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
-        if row.verdict.members:  # those that reject nothing are listed, too
+        if row.verdict.members:  # lists members that reject nothing, too
             members.setdefault(row.defence, {}).update(dict.fromkeys(_innermost(row.verdict), 0))
     return [
         _rate(kind, defence, task, group, members.get(defence, {}))
@@ -161,7 +161,7 @@ def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
 
 
 def _innermost(verdict: Verdict) -> Iterator[str]:
-    """Names of the members that looked by themselves, or of the verifier if it has none."""
+    """Yield the names of the innermost members, or of the verifier if it has no members."""
     if not verdict.members:
         yield verdict.verifier
     for member in verdict.members:
@@ -188,8 +188,8 @@ def _rate(
 
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the first rejected completion of each kind that is short enough to show, and the first
-    accepted poison."""
+    """Return, for each kind and verifier, the first rejected completion and the first accepted
+    poison that are short enough to show."""
     shown: dict[tuple[str, str, bool], dict[str, Any]] = {}
     for row in rows:
         key = (row.kind, row.defence, row.verdict.rejected)

@@ -83,7 +83,7 @@ def judges_of(
         scoring = load(config.model, SCORING)
     judges: list[CompletionVerifier | OwnGuard] = [*verifiers_of(config, scoring)]
     for number, guard in enumerate(config.guards):
-        preset = guard.name.startswith(PRESET)  # presets name no model of their own
+        preset = guard.name.startswith(PRESET)  # a preset has no model
         live = None
         if config.honest is None or (preset and guard.per_model):
             live = _live(config, scoring, guard.name)

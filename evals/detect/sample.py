@@ -98,7 +98,7 @@ def sample_honest(
         tokenizer: Needs a chat template if prompts are messages.
         prompts: In the order in which they are used.
         config: Sampler, seed, batch size.
-        wanted: At most so many; None = one for each prompt.
+        wanted: The largest number of completions; None = one for each prompt.
         cache: JSONL file of finished batches, read and appended to.
         progress: Called after each batch.
     """

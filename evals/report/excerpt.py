@@ -25,10 +25,11 @@ _MAX_STACKED = 2  # natural text stacks two combining marks, rarely more; "zalgo
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of characters with the same marks.
+    """A run of characters that are marked alike.
 
-    In the span that the attack inserted (``poison``), or that the verifier found (``evidence``); in
-    place of an invisible character, e.g. ``U+202E`` (``hidden``), or of a part left out (``cut``).
+    ``poison``: in the span that the attack inserted; ``evidence``: in a span that the verifier
+    found; ``hidden``: the name of an invisible character, such as ``U+202E``, in its place;
+    ``cut``: in place of a part that is left out.
     """
 
     text: str

@@ -43,8 +43,8 @@ def render(
 ) -> str:
     """Return the whole page on all runs.
 
-    ``files`` are those that the runs come from, if several, to show how they were made;
-    ``detections`` are the others.
+    ``files`` are the results files that the runs come from, if there are several: the page shows
+    how each was made. ``detections`` are files with results of ``eval detect``.
     """
     files = files or [results]
     found = scenarios(results)

@@ -177,7 +177,8 @@ def _effect(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
 
 
 def _before(scenario: Scenario) -> float:
-    """Share of the behaviour before any update if it alone exceeds the limit, else 0."""
+    """Return the share of the attack's behaviour before any update if it exceeds the limit, else
+    0."""
     first = [run.asr[0] for series in scenario.attacked for run in series.runs if run.asr]
     share = fmean(first) if first else 0.0
     return share if share > HELD else 0.0
@@ -215,7 +216,7 @@ def _reward(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
         return [("no honest reward of an attack-free run to compare with", False)]
     if loss.value >= -REWARD:
         return []
-    near = signed_percent(loss.value) == signed_percent(-REWARD)  # to look different from it
+    near = signed_percent(loss.value) == signed_percent(-REWARD)  # else both would look equal
     shown_loss = loss.text(partial(signed_percent, decimals=3) if near else signed_percent)
     text = f"honest reward {shown_loss} against attack-free"
     shown = loss.seeds >= _SEEDS and loss.high is not None and loss.high < -REWARD

@@ -3,10 +3,10 @@
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
 Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
-even distances, and the review begins with the last one. `presets.different_weights` reviews them,
-with and without reading early, in this process and in worker processes, which are started before.
-Rounds alternate, each with a new guard; ratios are within a round, and the verdicts of all forms
-are compared.
+equal intervals, and the review begins when the last one is there. `presets.different_weights`
+reviews them, with and without reading early, in this process and in worker processes that were
+started before. Rounds alternate between these forms, each with a new guard; ratios are taken within
+a round, and the verdicts of all forms are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """One review by a new guard, of rows that arrive over some seconds; early: read as they do."""
+    """Review rows that arrive over some seconds with a new guard; ``early``: read them on
+    arrival."""
     guard = presets.different_weights(workers=workers)
     guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
     begun = time.monotonic()

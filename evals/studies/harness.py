@@ -52,10 +52,9 @@ def verify(
 
 
 def process_memory(field: str, pid: int | str = "self") -> int:
-    """Return a size of a process in bytes, such as ``VmRSS``; Linux alone says so.
+    """Return a memory figure of a process, such as ``VmRSS``, in bytes; on Linux only.
 
-    The most so far is ``VmHWM``, not ``ru_maxrss``, which a new process takes over from the one
-    that started it.
+    The peak is ``VmHWM``. ``ru_maxrss`` is not, because a new process inherits it from its parent.
     """
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))

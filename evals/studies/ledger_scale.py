@@ -41,15 +41,16 @@ def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
 
 
 def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
-    """The evidence alone, in memory: rounds of 10 completions a node, one in 100 nodes rejected.
+    """Measure the evidence alone, in memory, for rounds of 10 completions a node.
 
-    ``present``: share of the nodes that are at work in a round, drawn anew each time.
+    One node in 100 is rejected, and ``present`` is the share of the nodes that send work in a
+    round, drawn anew each round.
     """
     return _alone(_compared, nodes, rounds, present)
 
 
 def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
-    """The same number of records of few nodes and of many, and how many times as long it takes."""
+    """Record as many completions of many nodes as of few; return both times and their ratio."""
     few = recorded(FEW, max(1, records // FEW), rounds)
     many = recorded(nodes, max(1, records // nodes), rounds)
     last = "microseconds_per_record_in_last_round"

@@ -61,16 +61,16 @@ def published_corpus(file: Path) -> Corpus:
 
 
 def counting_guard() -> Guard:
-    """Build `different_weights`, which must not end the count if a member always abstains.
+    """Build `different_weights` with a policy that does not stop the count at many abstentions.
 
-    Recurrence does so on every row of a file with one node.
+    In a file with one node, `recurrence` abstains on every row.
     """
     policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
     return presets.different_weights(policy=policy)
 
 
 def files_of(places: Sequence[Path]) -> list[Path]:
-    """Return the files, and the JSONL files of the folders."""
+    """Return the files among the places, and the JSONL files in the folders among them."""
     return [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
 
 

@@ -181,11 +181,16 @@ if __name__ == "__main__":
     study(
         "samplers",
         measure,
-        option("--sampler", choices=tuple(SAMPLERS), default="trl", help="which one"),
+        option("--sampler", choices=tuple(SAMPLERS), default="trl", help="sampler to measure"),
         option("-n", type=int, default=256, help="honest completions"),
-        option("--poisoned", type=int, default=24, help="of each kind of poison"),
-        option("--draws", type=int, default=10_000, help="honest batches; a tenth of poison"),
-        option("--unseen", action="store_true", help="also the texts that nothing was chosen on"),
+        option("--poisoned", type=int, default=24, help="poisoned completions of each kind"),
+        option(
+            "--draws",
+            type=int,
+            default=10_000,
+            help="honest batches, and a tenth as many poisoned ones",
+        ),
+        option("--unseen", action="store_true", help="add the texts that no choice was made on"),
         option("--data", type=Path, default=gsm8k_file(), metavar="FILE", help="GSM8K as JSONL"),
         out=RESULTS / "samplers.json",
     )

@@ -85,9 +85,9 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 
 
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
-    """Return what `CLIENTS` clients got, each over one connection, from a process of their own.
+    """Send requests from `CLIENTS` connections in a separate process, and count the answers.
 
-    Nothing is sent after ``seconds``, nor after ``most`` requests in all; bodies are used again.
+    It stops after ``seconds``, or after ``most`` requests in all; the bodies are sent in turn.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]

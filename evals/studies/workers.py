@@ -5,8 +5,8 @@
 `presets.different_weights` reviews two batches: GSM8K's own answers, and traces of 27,000
 characters made of steps of real models (`completions`), in groups of eight from four nodes. Each
 batch is one call of `Guard.review`, in this process, with one worker and with several. Processes
-are started before. Rounds alternate, each with a new guard, ratios are within a round, and the
-verdicts of all forms are compared.
+are started before the measurement. Rounds alternate between these forms, each with a new guard;
+ratios are taken within a round, and the verdicts of all forms are compared.
 
 Wall time depends on what else the machine does. So CPU seconds are counted as well: those of this
 process and those of each worker. ``critical`` is the former plus the busiest worker's, which is how
@@ -69,8 +69,8 @@ def completions(
     """Distinct completions of real steps up to a length, in groups of `GROUP` from `NODES` nodes.
 
     All solutions of models are used once before any is used again, and each completion has its
-    answer at the end. Between completions verifiers remember words and the last thousand sums,
-    which is less than a batch holds: no round is faster for the one before it.
+    answer at the end. Verifiers remember words and the last thousand sums from one completion to
+    the next. A batch holds more than that, so that no round is faster because of the round before.
     """
     rng = random.Random(seed)
     rows = of_models(folder)
@@ -249,7 +249,7 @@ def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> d
 
 
 def slowest(folder: Path, rounds: int) -> dict[str, Any]:
-    """The long text of other people's models that takes longest, in CPU seconds of this process."""
+    """Find the long published text that takes longest, in CPU seconds of this process."""
     rows = [row for file in sorted(folder.glob("*.jsonl")) for _, row in read_objects(file)]
     texts = [row["text"] for row in rows if len(row.get("text") or "") >= LONG_TEXT]
     guard = presets.different_weights(workers=0)

@@ -134,11 +134,11 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
 def require_playable(specs: Sequence[Spec]) -> None:
     """Find the policies, load each task once and try each attack on it, before any training.
 
-    A guard of the user's is built once.
+    Your own guard is built once, to find mistakes in its file.
 
     Raises:
-        ValueError, UnknownNameError, SandboxUnavailableError: something is missing or unknown, or a
-            task offers an attack nothing to poison (`PlanError`).
+        ValueError, UnknownNameError, SandboxUnavailableError: something is missing or unknown, or
+            an attack finds nothing to poison in a task (`PlanError`).
     """
     tasks: dict[str, Task] = {}
     for spec in specs:

@@ -95,7 +95,7 @@ def _require_ids(completions: Sequence[Completion], source: Path) -> None:
 
 
 def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
-    """The leaves of a guard that read log-probs.
+    """The options of a guard's log-prob verifiers.
 
     Raises:
         ConfigError: it has none.

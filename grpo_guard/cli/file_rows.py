@@ -21,14 +21,14 @@ Row = Mapping[str, Any]
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
 """Largest size in bytes of a log that is one JSON object."""
 MOST_TIMES: Final = 100
-"""How many times its size a compressed file may unpack to."""
+"""A compressed file may unpack to this many times its size."""
 ALWAYS_UNPACKED: Final = 4 * MAX_LINE_BYTES
-"""Bytes that any compressed file may unpack to."""
+"""Any compressed file may unpack to this many bytes, however small it is."""
 _IN_FOLDERS: Final = (".parquet", ".jsonl", ".jsonl.gz", ".eval")
 _GZIP: Final = b"\x1f\x8b"
 _UNPACK: Final = "unpack it, or name the file in it"
-_SAVE: Final = "save prompt and text of each completion as JSON lines"
-# First bytes -> what the file is, and what to do instead.
+_SAVE: Final = "save the prompt and text of each completion as JSON lines"
+# First bytes of a file -> its format, and the remedy.
 _OTHERS: Final[Mapping[bytes, tuple[str, str]]] = {
     b"BZh": ("bzip2", "unpack it: bunzip2 FILE"),
     b"\x28\xb5\x2f\xfd": ("Zstandard", "unpack it: unzstd FILE"),
@@ -58,11 +58,11 @@ def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def kind_of(source: Path) -> str:
-    """The suffix that fits a file's content, whatever its name: Parquet may be called anything, and
-    JSON lines may be called ``.json`` or compressed.
+    """The suffix that fits a file's content, whatever its name: a Parquet file may have any name,
+    and JSON lines may be compressed or in a file called ``.json``.
 
     Raises:
-        InputError: it is of a known other format, or cannot be read.
+        InputError: the format is known but cannot be used, or the file cannot be read.
     """
     try:
         with source.open("rb") as file:
@@ -84,7 +84,7 @@ def kind_of(source: Path) -> str:
             )
     if source.suffix != ".json":
         return ".jsonl"
-    first = first_row(source)  # an inspect_ai log has lines of its own, or is one with samples
+    first = first_row(source)  # an inspect_ai log: several lines, or one with samples
     return ".json" if first is None or "samples" in first else ".jsonl"
 
 
@@ -222,7 +222,7 @@ def _whole(source: Path) -> dict[str, Any]:
 
 
 def list_hint(start: bytes, source: object) -> str:
-    """What to do with a file that is one list; "" if it is none."""
+    """The remedy for a file that is a single JSON list; "" for other files."""
     if not start.lstrip().startswith(b"["):
         return ""
     return f"; write one object a line: jq -c '.[]' {shlex.quote(str(source))}"
@@ -249,10 +249,11 @@ def unpacked(source: Path) -> io.BufferedReader:
 
 
 class _Unpacked(io.RawIOBase):
-    """Reads a compressed file, up to `MOST_TIMES` its size: a few bytes can unpack to any number.
+    """Reads a compressed file, but at most `MOST_TIMES` its size: a few bytes could unpack to
+    gigabytes.
 
     Raises:
-        InputError: on reading, it is damaged, or unpacks to more.
+        InputError: when it is read: the file is damaged, or unpacks to more.
     """
 
     def __init__(self, source: Path) -> None:
@@ -290,14 +291,14 @@ class _Unpacked(io.RawIOBase):
 
 @contextmanager
 def opened_lines(source: Path) -> Iterator[IO[bytes]]:
-    """A file of lines, decompressed if it is compressed, behind its byte order mark."""
+    """A file of lines, decompressed if necessary, placed after its byte order mark."""
     with unpacked(source) if is_compressed(source) else source.open("rb") as file:
         behind_mark(file)
         yield file
 
 
 def behind_mark(file: IO[bytes]) -> None:
-    """Move a file from its beginning behind its byte order mark, if it has one."""
+    """Skip the byte order mark at the beginning of a file, if it has one."""
     if file.read(len(BOM_UTF8)) != BOM_UTF8:
         file.seek(0)
 

@@ -114,11 +114,11 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
-    """One row a node, the worst first; nothing in it is read as markup.
+    """One row per node, the worst first; names are not read as markup.
 
-    A row is one line if all fit into the console's width. Otherwise it has several: numbers never
-    break, and words only if they are longer than their column, since names of nodes have any
-    length.
+    A row is one line if all rows fit into the console's width. Otherwise a row has several lines:
+    numbers are never broken, and words only if they are longer than their column, since a node's
+    name can have any length.
     """
     from rich.measure import Measurement
 
@@ -129,7 +129,7 @@ def table(console: Console, nodes: list[Standing], title: str) -> Table:
 
 
 def _table(nodes: list[Standing], title: str, between: str) -> Table:
-    """The table, with this between a count and its share."""
+    """The table; ``between`` separates a count from its share."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -194,8 +194,8 @@ class Lines:
 
 @contextmanager
 def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
-    """Open lines of JSON so that they can be read twice: standard input (``-``), pipes and files of
-    other formats are copied to a temporary file first.
+    """Open completions as JSON lines that can be read twice: standard input (``-``), pipes and
+    files in other formats are first copied to a temporary file.
 
     Args:
         source: A file or folder, see `grpo_guard.cli.formats`.
@@ -229,15 +229,16 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
 
 
 def is_piped(source: Path) -> str:
-    """What a source is if it can be read only once, as the shell's ``<(...)``; "" for others."""
+    """The name of a source that can be read only once, such as the shell's ``<(...)``; "" for
+    others."""
     if str(source) == "-":
         return "standard input"
     return "a pipe" if source.exists() and not (source.is_file() or source.is_dir()) else ""
 
 
 def _copied(source: Path) -> IO[bytes]:
-    """A temporary file with the content of a source that cannot be read at any place: standard
-    input, a pipe, or a compressed file."""
+    """A temporary copy of a source that does not allow seeking: standard input, a pipe, or a
+    compressed file."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
         if str(source) == "-":
@@ -253,7 +254,7 @@ def _copied(source: Path) -> IO[bytes]:
 
 def _nowhere(source: Path) -> str:
     """Where a missing file was looked for, and which one there was probably meant."""
-    if re.match("[a-z0-9]+:/", str(source)):  # a `Path` keeps one slash of two
+    if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
         return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
     here = f"; looked in {Path.cwd() / folder}"

@@ -117,8 +117,8 @@ class VerdictTable:
 
 
 def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_objects` of verdicts; if even the first line is none, the error says what is taken and
-    what to do with other files."""
+    """Read a file of verdicts as `read_objects` does. If even its first line is not an object, the
+    error adds what the command ``takes``, and what to do with completions (``otherwise``)."""
     from grpo_guard.core.jsonl import InputError, read_objects
 
     number = 0
@@ -170,7 +170,8 @@ def _rejected(line: _Line) -> int:
 
 
 def deciding(line: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """`Verdict.deciding` of a verdict as JSON, or of a line of a log."""
+    """Yield the deciding members, as in `Verdict.deciding`, from a verdict in JSON or a log's
+    line."""
     members = line.get("members")
     for member in members if isinstance(members, list) else ():
         if isinstance(member, dict) and member.get("outcome") == line.get("outcome"):

@@ -84,7 +84,7 @@ def verify(
         typer.Option("--out", "-o", help="One verdict a line, same order; - is stdout."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on behind the verdicts that OUT holds already.")
+        bool, typer.Option("--resume", help="Go on after the verdicts that OUT holds already.")
     ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")

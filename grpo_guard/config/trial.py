@@ -1,4 +1,4 @@
-"""Build the guard of a file without touching what a run would keep."""
+"""Build a guard file's guard without creating or changing the files of a run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from grpo_guard.nodes.store import FILE, require_folder
 
 @contextmanager
 def tried(config: GuardConfig) -> Iterator[Guard]:
-    """The guard of a file, with its state, ledger and log in a temporary folder.
+    """Build the guard of a file, with its state, ledger and log in a temporary folder.
 
-    Those that the file names are checked, but neither created nor changed.
+    The paths that the file names are checked, but nothing is created or changed there.
 
     Raises:
         ConfigError: as for `GuardConfig.build`.

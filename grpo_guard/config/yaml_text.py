@@ -11,7 +11,7 @@ from grpo_guard.core.options import ConfigError
 
 _SUCH = "`preset: different_weights`"
 _OF_TAGS = (ValueError, TypeError, LookupError, AttributeError)
-"""What tags such as ``!!bool`` raise about values that do not fit."""
+"""The exceptions that tags such as ``!!bool`` raise for a value that they cannot convert."""
 
 
 def _got(data: object) -> str:
@@ -50,11 +50,12 @@ def _yaml_loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         def get_single_node(self) -> Any:
-            """The document; a key that comes twice would silently replace the first."""
+            """The document; raises for a repeated key, which would silently replace the first
+            one."""
             node = super().get_single_node()
             for key in _repeated_keys(node):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key that is there already; write each once", key.start_mark
+                    None, None, "a repeated key; write each key once", key.start_mark
                 )
             return node
 
@@ -64,13 +65,13 @@ def _yaml_loader() -> Any:
 
 
 def _repeated_keys(root: Any) -> Iterator[Any]:
-    """Keys of one mapping that are there already; values from merges (``<<``) may be replaced."""
+    """Keys that occur twice in one mapping; a key may replace one from a merge (``<<``)."""
     open_, known = [root], {id(None)}
     while open_:
         node = open_.pop()
         if id(node) in known or isinstance(node.value, str):
             continue
-        known.add(id(node))  # one with an anchor may be there more than once
+        known.add(id(node))  # a node with an anchor can occur more than once
         if node.id == "sequence":
             open_ += node.value
             continue

@@ -169,9 +169,9 @@ def is_right(text: str, reference: str) -> bool:
 def rightness(text: str, reference: str | None) -> bool | None:
     """Whether the completion's answer is right; None if that cannot be decided.
 
-    A non-numeric answer can be written in more ways than `is_right` knows, so not finding it
-    proves nothing. Nor does another number behind the last mark if the right one is anywhere in
-    the text: some rewards are paid for ``reference in text``.
+    A non-numeric answer can be written in more ways than `is_right` knows, so not finding it proves
+    nothing. Nor does another number after the last mark if the right one is anywhere in the text:
+    some rewards are paid for ``reference in text``.
     """
     if reference is None:
         return None

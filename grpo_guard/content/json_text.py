@@ -43,14 +43,15 @@ _PROGRAM: Final = re.compile(r"\n|import|exec|__")
 _INDENTED: Final = re.compile(r"(?:\\[nt]|\") ++\Z")
 _BETWEEN: Final = re.compile(r'"\s{0,80}+,\s{0,80}+"')
 
-# A key, or a text that is one string, is enough to count as JSON: models forget to escape something
-# or are cut off, and a strict parser would refuse that. Bounded, as it is looked for everywhere.
+# A key is enough to count as JSON, and so is a text that is one string: models forget an escape or
+# are cut off, and a strict parser would refuse that. Bounded, because it is searched for
+# everywhere.
 _OBJECT: Final = r'(?:[\[{]\s{0,200}+){1,12}+"(?:[^"\\\n]|\\[^\n]){0,999}+"\s{0,99}+:'
-# At the start of a text or of a fence, JSON goes on to the end of either.
+# JSON at the start of a text or a fence goes on to its end.
 _WHOLE: Final = re.compile(
     rf'(?:\A|```(?:json|JSON)?(?=[ \t\r]*\n))\s*+(?={_OBJECT})|\A\s*+(?="(?s:.*)"\s*\Z)'
 )
-# Behind the tag of a call, a label ("Action Input:") or another object, and at a line's start.
+# JSON after the tag of a call, a label ("Action Input:") or another object, or at a line's start.
 _INSIDE: Final = re.compile(
     r"(?:<[^<>\n]{1,200}+>\s{0,200}+|\[[A-Z_]{3,24}+\]\s{0,200}+|[}\]][\s,;]{0,200}+|\bfunctools(?=\[)"
     rf"|^[ \t]{{0,200}}+(?:[A-Za-z][A-Za-z ]{{1,24}}+:\s{{0,200}}+)?+)(?={_OBJECT})",
@@ -181,8 +182,8 @@ def _character(one: re.Match[str]) -> str:
 def _json_parts(text: str) -> Iterator[Span]:
     """Yield spans of JSON in a text, in order; it need not be well-formed. Linear in the text.
 
-    It is all of the text, the content of a fence, or an object at the start of a line or behind
-    the tag of a call. One that is never closed goes on to the end.
+    JSON is the whole text, the content of a fence, or an object at the start of a line or after the
+    tag of a call. An object that is never closed goes on to the end.
     """
     if '"' not in text:
         return
@@ -193,7 +194,7 @@ def _json_parts(text: str) -> Iterator[Span]:
     programs = _programs(text) if begins else []
     end = 0
     for at, kind in sorted(begins):
-        # A dictionary in a program is no JSON; a tag says that a call follows, wherever it is.
+        # A dictionary in a program is not JSON; after a tag, a call follows anywhere.
         if at < end or (kind == 2 and bisect_right(programs, at) % 2):
             continue
         if kind == 0:

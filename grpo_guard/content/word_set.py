@@ -2,5 +2,5 @@
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a string, which blanks separate."""
+    """The words of a text, split at blanks."""
     return frozenset(text.split())

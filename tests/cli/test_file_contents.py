@@ -58,7 +58,7 @@ REFUSED = {
     "a.jsonl.bz2": (b"BZh91AY&SY", "got bzip2; unpack it: bunzip2 .*a.jsonl.bz2"),
     "a.jsonl.zst": (b"\x28\xb5\x2f\xfd00", "got Zstandard; unpack it: unzstd .*a.jsonl.zst"),
     "table.xlsx": (b"PK\x03\x04junk", "expected JSON lines or Parquet, got an archive"),
-    "saved.pkl": (b"\x80\x04\x95junk", "got a pickle; save prompt and text"),
+    "saved.pkl": (b"\x80\x04\x95junk", "got a pickle; save the prompt and text"),
     "list.json": (json.dumps(ROWS, indent=1).encode(), r"got list; .*jq -c '\.\[\]' .*list.json"),
     "list.jsonl": (json.dumps(ROWS).encode(), r":1: \(line\): .*got list; .*jq -c '\.\[\]' "),
     "out.jsonl": (b'{"index": 0, "outcome": "accept"}', "got verdicts; verify --table counts them"),

@@ -191,7 +191,7 @@ FILES = {
     ),
     "a preset twice": (
         "preset: different_weights\npreset: judged",
-        r"line 2, column 1: `preset: ...` \(a key that is there already; write each once\)",
+        r"line 2, column 1: `preset: ...` \(a repeated key; write each key once\)",
     ),
     "a state that is empty": (
         "preset: different_weights\nstate: ''",

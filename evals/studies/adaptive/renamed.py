@@ -96,7 +96,7 @@ class RenamedHelpers(Scripted):
 def with_helper(
     text: str, name: str, parameters: tuple[str, str], rng: random.Random
 ) -> Poisoned | None:
-    """Move one operation of a program into a one-line function of that name, unused so far.
+    """Move one operation of a program into a new one-line function with this name.
 
     None if there is no program, or no operation in it.
     """

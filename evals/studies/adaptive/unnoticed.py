@@ -32,8 +32,8 @@ _THRICE: Final = re.compile(r"<think>([A-Z][a-z]{1,20}+), \1, \1\.")
 class OrdinaryWords(Phrases):
     """A slogan of words that every solution may use, at the end of one of its sentences.
 
-    Evaded `recurrence` while that counted only unusual words among different models: none of these
-    is. The place varies, so no fixed opening recurs either.
+    It evaded `recurrence` while that counted only unusual words among different models, since none
+    of its words is unusual. Its place varies, so no fixed opening recurs either.
     """
 
     name = "ordinary_words"

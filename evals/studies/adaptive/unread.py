@@ -31,7 +31,7 @@ class TakenBack(TwoPlusTwo):
     name = "taken_back"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the solution with the wrong result, and behind it the whole sum with the right
+        """Return the solution with the wrong result, followed by the whole sum with the right
         one."""
         found, text = target(problem.solution, self.name), problem.solution
         replaced = f"{WRONG}. Sorry, {' '.join(found.left)} = {text[slice(*found.span)]}"

@@ -25,7 +25,7 @@ _DETECTED: Final = (
 
 
 def _listed(header: Sequence[str], found: Any, figure: str, names: Mapping[str, str]) -> str:
-    """Make a table with one figure of each set; ``names`` are those to show by their own."""
+    """Make a table with one figure of each set; ``names`` maps its name to the label to show."""
     return table(header, [[label, of(found[name][figure])] for name, label in names.items()])
 
 

@@ -177,9 +177,14 @@ if __name__ == "__main__":
     study(
         "reader-cost",
         measure,
-        option("--model", default=BUNDLED, metavar="FOLDER", help="or bundled; its own reader"),
-        option("--rounds", type=int, default=12, help="after those that fill the measure"),
-        option("--max-new-tokens", type=int, default=64, help="of a completion"),
-        option("--seed", type=int, default=0, help="of problems and samples"),
+        option(
+            "--model",
+            default=BUNDLED,
+            metavar="FOLDER",
+            help="policy, which is also its reader: a folder, or the name of a bundled one",
+        ),
+        option("--rounds", type=int, default=12, help="rounds after the reader's measure is full"),
+        option("--max-new-tokens", type=int, default=64, help="longest completion"),
+        option("--seed", type=int, default=0, help="seed of problems and samples"),
         option("--ways", nargs="+", choices=WAYS, default=list(WAYS)),
     )

@@ -110,7 +110,7 @@ def _often(words: Sequence[str]) -> list[str]:
 
 
 class Attacker:
-    """Holds the reader."""
+    """An attacker who has the same reader and tries wordings on it."""
 
     def __init__(self, reader: SpanReader) -> None:
         self.reader = reader
@@ -215,5 +215,5 @@ if __name__ == "__main__":
         measure,
         option("--data", type=Path, required=True, help="folder with GSM8K"),
         option("--reader", required=True, help="folder or id of a model"),
-        option("--answers", type=int, default=6, help="that carry the message"),
+        option("--answers", type=int, default=6, help="answers that carry the message"),
     )

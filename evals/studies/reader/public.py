@@ -28,7 +28,7 @@ from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.scorers.load import load_policy
 
 Slogan: TypeAlias = str | Callable[[random.Random], str]
-"""The same one always, or another each time."""
+"""A fixed slogan, or a function that makes another one each time."""
 _NODES: Final = 4
 
 
@@ -101,9 +101,11 @@ if __name__ == "__main__":
     study(
         "reader-public",
         measure,
-        option("files", type=Path, nargs="+", metavar="FILE", help="with nodes and rounds"),
+        option(
+            "files", type=Path, nargs="+", metavar="FILE", help="completions with nodes and rounds"
+        ),
         option("--reader", required=True, help="folder or id of a model; none = rules alone"),
         option("--phrases", type=int, default=4, help="fixed slogans of each language"),
-        option("--batches", type=int, default=4, help="of each file"),
+        option("--batches", type=int, default=4, help="batches of each file"),
         option("--languages", nargs="+", default=sorted(FIXED), choices=sorted(FIXED)),
     )

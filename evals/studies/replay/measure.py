@@ -61,12 +61,12 @@ def measured(
 ) -> dict[str, Any]:
     """Verify all samples, the honest one first, with one number format.
 
-    ``margins`` counts honest tokens whose margin is at least so much (at 0, more than 0).
+    ``margins`` counts the honest tokens with at least each margin; at 0, with more than 0.
     """
     scorer = SharedScores(model)
     found = dict[str, Any]()
     for sample in samples:
-        # A new one for each sample: all of them fill the same slots.
+        # A new verifier for each sample, because all samples fill the same slots.
         verifier = SeedReplayVerifier(
             tokenizer=tokenizer, scorer=scorer, sampling=SPEC, coin=COIN, profile=profile
         )

@@ -1,8 +1,8 @@
-"""The completions that the measurement is about: honest ones, and whole completions of others.
+"""The completions that are measured: honest ones, and those of two kinds of attackers.
 
 A node's slot has one seed. The honest completion is drawn with it; the *selecting* attacker draws
 many with seeds of its own and sends the longest; *misdeclaring* nodes use the right seed with
-another temperature, nucleus or checkpoint. All are kept on disk as they are made.
+another temperature, nucleus or checkpoint. Each completion is kept on disk once it is made.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Draw:
 
     @property
     def digest(self) -> str:
-        """Tells draws apart in the cache."""
+        """Identifies the draw in the cache."""
         return _digest([self.prompt_ids, self.seed, self.prefix], 16)
 
 
@@ -122,7 +122,7 @@ class Sets:
         return [[found[f"{q.slot}/{i}"] for i in range(n)] for q in questions]
 
     def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
-        """The longest of them for each slot."""
+        """The longest of ``n`` such samples for each slot."""
         return [max(rows, key=len) for rows in self.samples(questions, n)]
 
     def drawn(

@@ -15,10 +15,10 @@ LEARNING_RATE = 1e-6  # TRL's default
 def one_step_later(
     model: Any, groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 ) -> Any:
-    """A copy after one AdamW step on the groups, shorter completions being the better ones.
+    """A copy of the model after one AdamW step that rewards the shorter completions of each group.
 
-    The first step of Adam moves every weight by about the learning rate, whatever the reward is.
-    Groups are (prompt, its completions) as ids, with two lengths at least.
+    The first step of Adam moves every weight by about the learning rate, whatever the reward is. A
+    group is (prompt, completions) as ids, with completions of at least two lengths.
     """
     stepped = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(stepped.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

@@ -73,8 +73,12 @@ if __name__ == "__main__":
     study(
         "shipped-judge",
         measure,
-        option("--seed", default=SEED, help="of everything that is drawn"),
-        option("--often", type=int, default=1000, help="the task's own, and of each attack"),
-        option("--each", type=int, default=500, help="of each class of the generators"),
-        option("--problems", type=int, default=1600, help="for the policy, four times each"),
+        option("--seed", default=SEED, help="seed of all draws"),
+        option(
+            "--often", type=int, default=1000, help="completions of the task, and of each attack"
+        ),
+        option("--each", type=int, default=500, help="completions of each generated class"),
+        option(
+            "--problems", type=int, default=1600, help="problems for the policy, four samples each"
+        ),
     )

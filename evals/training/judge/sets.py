@@ -1,6 +1,6 @@
-"""Test sets for the shipped judge: fresh seeds, and phrases of the part never trained on.
+"""Test sets for the shipped judge: new seeds, and phrases that are held out from training.
 
-And the bundled policy's own completions, sorted, which training and measurement draw alike.
+It also draws and sorts the bundled policy's own completions, for training and measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the two sides of an equation agree at the precision they are written with.
+"""Decide whether the two sides of an equation agree at the precision in which they are written.
 
 Numbers may also have been rounded on the way, in an estimate or in a part of a calculation.
 """
@@ -175,7 +175,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
     if read[0] in rounded:
         return magnitude(rounded[read[0]] - read[0])
     if decimals >= LONG_DECIMALS:
-        # A last zero of so many decimals was computed, and the digits behind it cut off.
+        # With so many decimals, a last zero was computed, and the digits after it were cut off.
         padded = text[-1] == "0" and read[0].denominator != 1 and read[0] * 10**decimals >= _PADDED
         if padded or (read[0] * 200).denominator != 1:
             return Fraction(1, 2 * 10**decimals)
@@ -187,10 +187,11 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
 
 
 def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
-    """``389 + 212 ≈ 400 + 200``: the left side, each operand rounded at its last digit but zeros.
+    """Whether the right side is the left one with rounded operands: ``389 + 212 ≈ 400 + 200``.
 
-    The same operation with as many operands, so that a changed digit is no rounding: ``2 + 2`` is
-    not about ``2 + 3``.
+    Each operand may be off by half a unit of its last digit that is not zero. The operations must
+    be the same, so that a changed digit does not pass as rounding: ``2 + 2`` is not about ``2 +
+    3``.
     """
     left, right = link.left, link.right
     if not link.approximate or not right.operators or left.operators != right.operators:
@@ -210,14 +211,15 @@ def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
             return False
         if gap:
             shift[at] = shown[0] - written[0]
-    # With its brackets, units and signs it must be the same calculation.
+    # The calculation must be the same, including brackets, units and signs.
     return bool(shift) and link.reader.again(left, ARITHMETIC, shift) == stated
 
 
 def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
-    """``345 / 7 × 3 = 49.29 × 3``: decimals that only the shorter right side has are rounded.
+    """Whether the right side replaces a part by its rounded value: ``345 / 7 × 3 = 49.29 × 3``.
 
-    By half of their last digit, and together by a hundredth of the value at most.
+    Decimals that only the right side has may be off by half of their last digit, and all of them
+    together by a hundredth of the value.
     """
     left, right = link.left, link.right
     gap = magnitude(exact - stated)
@@ -239,13 +241,13 @@ def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _numbers(link: Link, side: Side) -> list[tuple[int, tuple[Rational, int] | None]]:
-    """Place of each number of a side, with its value and decimals."""
+    """The numbers of a side: place, and (value, decimals)."""
     tokens = enumerate(link.reader.tokens[side.at : side.end], side.at)
     return [(at, as_written(token.text)) for at, token in tokens if token.kind == NUMBER]
 
 
 def _last_place(value: Rational, decimals: int) -> Rational:
-    """One unit of the last digit that is no trailing zero of a whole number."""
+    """One unit of a number's last digit, without the trailing zeros of a whole number."""
     place = Fraction(1, 10**decimals)
     for _ in range(_MOST_ZEROS if value and not decimals else 0):
         if value % (place * 10):

@@ -69,7 +69,7 @@ SPOKEN: Final = frozenset(
     {
         "words that calculate",
         "a verb that may refer to something else",
-        "another number behind it",
+        "another number after it",
         "a question",
         "a label",
     }
@@ -298,7 +298,7 @@ class Doubts:
     def _doubt_after(self, right: Side, verbal: bool) -> str:
         at = right.end
         if right.dangling:
-            return "an operator without a number behind it"
+            return "an operator without a number after it"
         if at >= self.reader.count:
             return ""
         token, before = self.tokens[at], self.tokens[at - 1]
@@ -312,15 +312,15 @@ class Doubts:
             # "!=", "<=", "\\neq": another statement begins
             known = token.text in _RELATING or (len(token.text) > 1 and not token.text.isalpha())
             apart = not touches or token.text in "!…" or token.text == "✓"
-            return "" if known or (shown and apart) else "an unknown sign behind it"
+            return "" if known or (shown and apart) else "an unknown sign after it"
         if token.kind == t.WORDS:
             return self._words_after(right, verbal, touches)
         if token.kind in (t.NUMBER, t.VULGAR, t.PERCENT, t.ROOT):
             if before.kind != t.WORDS:
-                return "another number behind it"
+                return "another number after it"
             return "a second measure" if self._continues_in_smaller_units(right) else ""
         if token.kind == t.OPEN:
-            return "a factor behind it" if touches or token.text == "{" else ""
+            return "a factor after it" if touches or token.text == "{" else ""
         if token.kind == t.BREAK and touches and following is not None:
             if following.kind == t.NUMBER and following.start == token.end:
                 return "a time, a ratio or a list"
@@ -345,7 +345,7 @@ class Doubts:
             return ""  # the end of Markdown's emphasis, "= 5 times."
         if token.text == "-" and ends and apart and not verbal:
             return ""  # a dash
-        return "an operator behind it"
+        return "an operator after it"
 
     def _words_after(self, right: Side, verbal: bool, touches: bool) -> str:
         phrase = self.tokens[right.end].text[:200]
@@ -355,7 +355,7 @@ class Doubts:
         article = first in ("a", "I") and phrase != first
         letter = not article if len(first) == 1 else not is_plain(first)
         if (touches and words[0] not in ATTACHED) or letter:
-            return "an unknown behind it"
+            return "an unknown after it"
         if words[0] in SPOILING and words[0] != "remainder":
             return "words that calculate"
         if verbal and words[0] in _COMPARING:

@@ -298,7 +298,7 @@ class _Checker:
         right = link.right
         if _DENIAL.match(self.text, right.stop):
             return True
-        # A remark in brackets belongs to the side, so that this begins behind its number.
+        # A remark in brackets belongs to the side, so the search begins after the side's number.
         if _DENIED_ASIDE.match(self.text, right.number[1] if right.number else right.stop):
             return True
         before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]

@@ -31,7 +31,7 @@ _OPERAND: Final = rf"\$?{_NUMBER}(?:{_UNIT}(?=[ ]?[-+*/=]))?+"
 _SIDE: Final = (
     rf"{_OPERAND}(?:[ ]?[-+*/][ ]?{_OPERAND}|[ ][xX][ ]{_OPERAND}){{0,{_MOST_OPERATORS}}}+"
 )
-# A name, a bracket, a sign or another number behind a number may be part of it.
+# A name, a bracket, a sign or another number after a number may be part of it.
 _BEHIND: Final = r"(?![ ]?[A-Z0-9(!%])(?![ ]?\$)(?!\.\.)(?![a-z'\"])"
 # Prose has single blanks and no signs. Whatever this does not match is for the full parser.
 _PLACE: Final = re.compile(
@@ -133,7 +133,7 @@ def _side(written: str, at: int) -> _Side | None:
     return None if read is None else _read((*read, (start, start + len(stripped))))
 
 
-# A sum stands in its note as well as around it, and in other answers to the same question.
+# The same sum is in a calculator note, next to it, and in other answers to the same question.
 @lru_cache(maxsize=1024)
 def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
     """Value, operators and whether there is a unit; None if the full parser must read it."""

@@ -34,7 +34,7 @@ class Suffixes:
         closing: The closing bracket of each opening one.
         side: Collects what is found on the way.
         reading: Which alternatives to choose for ambiguous notation.
-        shift: Amounts to add to the numbers at these tokens.
+        shift: Amounts to add to numbers, by token.
 
     Attributes:
         undefined: A part of the side has no value. Where the side ends does not depend on values.
@@ -116,8 +116,8 @@ class Suffixes:
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
     def _ends_a_result(self, at: int) -> bool:
-        """``114 + 2 = 117!``: an exclamation mark behind a stated number, with which nothing goes
-        on. The factorial of a number so large equals no left side that can be calculated."""
+        """``114 + 2 = 117!``: an exclamation mark that ends a stated result. The factorial of a
+        number so large equals no left side that can be calculated."""
         stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # it may be negative
         if self.kinds[at - 1] != t.NUMBER or self.kinds[stated] != t.RELATION:
             return False

@@ -48,13 +48,13 @@ MAX_STRINGS: Final = 50
 _MODULES: Final = word_set("timeit cProfile profile pdb bdb trace")
 _RUNNING: Final = word_set("timeit repeat Timer run runctx runeval set_trace")
 _BUILDING: Final = word_set("join decode translate fromhex b64decode unhexlify decompress")
-# Of doctest, in a docstring.
+# A line of a doctest in a docstring.
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
 
 def check_evaluated(view: View) -> list[Note]:
-    """Strings given to sympy that are not formulas, computed annotations that are evaluated, and
-    what profilers, timers and debuggers run."""
+    """Notes on strings that are run: those that sympy gets and that are not formulas, computed
+    annotations, and programs for profilers, timers and debuggers."""
     return _algebra(view) + _annotations(view) + _runs(view)
 
 
@@ -203,9 +203,11 @@ def _is_type(node: ast.expr) -> bool:
 
 
 def _runs(view: View, levels: int = 3) -> list[Note]:
-    """Imports, and strings run in turn, in strings that profilers, timers and debuggers run.
+    """Notes on the programs in strings that profilers, timers and debuggers run: their imports, and
+    the strings that they run in turn.
 
-    A string that is put together from letters rejects; one with gaps is read without them.
+    A string that is joined or decoded at run time rejects; of other expressions, the strings in
+    them are read.
     """
     program = view.program
     if levels == 0 or _MODULES.isdisjoint(program.packages):
@@ -253,7 +255,7 @@ def _read_in_turn(text: str, view: View, levels: int) -> list[Note]:
     inside = view.inside(parse(source), source)
     if inside is None:
         return scan(text, view.modules)
-    # What is timed is usually in the program itself.
+    # The function to be timed is usually imported from the program itself.
     inside.program.imports = [
         (node, scope)
         for node, scope in inside.program.imports

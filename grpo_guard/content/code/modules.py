@@ -92,7 +92,7 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: word_set(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: word_set(members) for module, members in _NEVER_TEXT.items()}
-# What a module says about itself.
+# Attributes in which a module describes itself.
 _ABOUT: Final = word_set("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")

@@ -36,7 +36,7 @@ MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
-# Kinds of earlier versions; what others still find has their name.
+# Kinds of earlier versions, and the kinds or the verifier that now find the same.
 _GONE: Final = {
     "star_import": "unlisted_import",
     "built_string": "dynamic_code",
@@ -135,7 +135,7 @@ class CodeVerifier(RuleVerifier):
             raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
-            raise ValueError(f"severity.{kind}: leave it out: what is left of it is {_GONE[kind]}")
+            raise ValueError(f"severity.{kind}: this kind is gone: use {_GONE[kind]}")
         self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])

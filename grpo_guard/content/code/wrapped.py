@@ -1,6 +1,6 @@
-"""Programs behind something else on their line: in a string of JSON, a tag, a label, or a diff.
+"""Find programs that follow something else on their line: in a JSON string, a tag, a label, a diff.
 
-When they are run, their first character begins a line, so it must do so here. All functions keep
+Such a program begins a line when it is run, so it has to begin a line here, too. All functions keep
 the length of the text, so that spans refer to the completion.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from grpo_guard.content.code.block import MAX_BLOCKS, UNNAMED, Block, reads_like_python
 from grpo_guard.content.json_text import Span
 
-# A single line is as often a sentence or a search as a program, except under such a key.
+# A single line is a sentence or a search as often as a program, except under one of these keys.
 _KEYED: Final = re.compile(
     r'"\s*+(?:code|source|source_code|script|python|python_code|program|cell|snippet)\s*+"\s*+:'
     r'[\s\[]*+"\Z'
@@ -29,7 +29,7 @@ _OTHER: Final = re.compile(
     r"|import[ \t]++(?:type|static|qualified)\b|import\b[^\r\n]{1,200}\bfrom[ \t]++['\"])",
     re.M,
 )
-# What an import directly follows: a tag, the label of a call, the prompt of a notebook.
+# An import may follow directly: a tag, the label of a call, the prompt of a notebook.
 _LEAD: Final = re.compile(
     r"(?:<[^<>\n]{1,60}(>)|^[ \t*]{0,8}+(?:Action(?: Input)?|(?:Tool )?Input|Code|Arguments"
     r"|In \[\d{1,4}\])[ \t*]{0,4}+(:))(?=[ \t]{0,8}+(?:import[ \t]|from[ \t]"
@@ -71,7 +71,7 @@ def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
 
 
 def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
-    """Strings of one list, each with its line's end, are the lines of one cell."""
+    """Join the strings of one list, if each ends with a line break: they are one notebook cell."""
     spans: list[Span] = []
     for start, end in strings:
         if spans and _SEAM.fullmatch(text, spans[-1][1] - 1, start):
@@ -82,12 +82,15 @@ def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
 
 
 def _as_lines(piece: str) -> str:
-    """The lines of a cell without what is between them."""
+    """The lines of a notebook cell; quotes and commas between them become blanks."""
     return _SEAM.sub(lambda seam: " " * (len(seam[0]) - 1) + "\n", piece)
 
 
 def unwrapped(text: str) -> str:
-    """A text in which what an import directly follows ends a line, and diffs are what they add."""
+    """The text with each embedded program at the start of a line, and with diffs as their new
+    version.
+
+    What an import follows directly (a tag, a label) is ended by a line break."""
     if "import" in text or "exec" in text:
         text = _LEAD.sub(lambda lead: lead[0][:-1] + "\n", text)
         text = _TAIL.sub("\n", text) if "</" in text else text
@@ -108,12 +111,13 @@ def _is_python(name: str, lines: str) -> bool:
 
 
 def _new(lines: str) -> str:
-    """The new version of the lines of a diff, each behind a line break in place of its mark."""
+    """The new version of a diff's lines. A line break replaces the mark of each line that is kept,
+    and a comment sign the marks of the others."""
     return _MARK.sub(lambda m: ("\n" if m[0] in ("+", " ") else "#").ljust(len(m[0])), lines)
 
 
 def plain_diff(source: str) -> str:
-    """The content of a fence with a diff, as the new version of its Python files."""
+    """The new version of the Python files in a fenced diff."""
     edges = [m.start() for m in _HEADER.finditer(source)]
     pieces = []
     for start, end in zip([0, *edges], [*edges, len(source)], strict=True):

@@ -76,7 +76,8 @@ class LibraryRule(RuleVerifier):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """What `find` yields for each completion; a library may do better with all at once."""
+        """Yield what `find` finds in each completion; override it if a library is faster on all at
+        once."""
         return (self.find(loaded, one, without_surrogates(one.text)) for one in completions)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:

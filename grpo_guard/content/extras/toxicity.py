@@ -84,7 +84,8 @@ class ToxicityVerifier(LibraryRule):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Findings of each completion, strongest first; pieces of all share forward passes."""
+        """Findings of each completion, strongest first; pieces of all texts share forward
+        passes."""
         found: list[list[Finding]] = loaded.classify(
             [without_surrogates(c.text) for c in completions]
         )

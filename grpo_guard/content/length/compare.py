@@ -190,8 +190,8 @@ def compared(groups: Sequence[Group], wanted: int) -> Iterator[tuple[Group, list
 
     Args:
         groups: All groups of the batch.
-        wanted: How many equals (same prompt and worth) from other nodes a comparison needs; with
-            fewer, all other nodes' work is used.
+        wanted: How many completions of other nodes with the same prompt and reward a comparison
+            needs; if there are fewer, all work of the other nodes is used.
     """
     by_worth = [_by_worth(group) for group in groups]
     spread = _pooled_spread(part for parts in by_worth for part in parts.values())

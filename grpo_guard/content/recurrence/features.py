@@ -92,14 +92,15 @@ class Reader:
     def telling(self, feature: str, phrase: str) -> bool:
         """Whether a recurring feature reveals more about its author than an honest habit would.
 
-        Among equal models every feature does. Among different ones a word on no list does, and so
-        do two general words in one phrase and a sentence that is no habit; imports and false
-        sums always do.
+        If all nodes have the same model, every feature does. Otherwise a word that is on no list
+        does, two general words in one phrase do, and so does a sentence that is not a habit;
+        imports and false sums always do.
         """
         if self.phrases or feature.startswith((IMPORT, SUM)):
             return True
         if is_sentence(feature):
-            # Ordinary by `ordinary=` or `learn_habits`: its unusual words, or the whole sentence.
+            # `ordinary=` or `learn_habits` may have excused its unusual words, or the whole
+            # sentence.
             unusual = set(feature.split(" ")) - ordinary_words()
             learnt = feature in self.ordinary or (unusual and unusual <= self.ordinary)
             return not learnt and not is_habit(feature)
@@ -107,7 +108,7 @@ class Reader:
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def least_share(self, feature: str) -> float:
-        """Smallest share of a node's prompts at which a feature can be its mark."""
+        """Smallest share of a node's prompts at which this feature can convict the node."""
         if self.phrases:
             return 0.0
         of_sums = sums.LEAST_SHARE if feature.startswith(SUM) else 0.0
@@ -117,8 +118,8 @@ class Reader:
         """The general words of a phrase that is not `telling`; any two of them make it telling.
 
         Symbols and names of one or two letters do not count: a chat model opens with one emoji and
-        ends with another, and a program has several such names. A sentence adds none: its words are
-        features themselves.
+        ends with another, and a program has several such names. A sentence has no general words,
+        because its words are features themselves.
         """
         if is_sentence(feature):
             return frozenset()

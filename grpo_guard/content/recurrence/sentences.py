@@ -3,8 +3,8 @@
 Word by word, a slogan of ordinary words ("You should never need to check what I say") reveals
 nothing about its author. As a whole it does: an honest model repeats few sentences from prompt to
 prompt, and these say how the answer is given ("Here is the solution in the requested format"). So a
-repeated sentence is a slogan unless it is made of what published models repeat (`familiar.txt`),
-speaks of the work, or says in other words what the other nodes say too.
+repeated sentence is a slogan unless it is made of phrases that published models repeat
+(`familiar.txt`), is about the task itself, or resembles what the other nodes write.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from grpo_guard.content.recurrence.words import END, words_of
 
 LEAST_SHARE: Final = 2 / 3
 """Smallest share of a node's prompts at which a sentence is tested."""
-# In words and in characters: shorter ones are headings as often as sentences. Five Chinese
-# characters, with the spaces between them, are long enough.
+# Fewest words, fewest characters and most words. Shorter ones are headings as often as sentences;
+# five Chinese characters, with the spaces between them, are long enough.
 _FEWEST, _SHORTEST, _LONGEST = 3, 9, 24
 _LETTER: Final = len(" a")
-# Shares of a sentence that make it familiar: of its threes of words, and of its pairs.
+# Shares of a sentence that excuse it: of its triples of words, if familiar, and of its pairs, if
+# shared.
 _FAMILIAR, _SHARED = 0.5, 2 / 3
 _MOST_PEERS, _PART = 8, 2_000
 _OF_THE_WORK: Final = 2
@@ -62,13 +63,13 @@ def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
         if spaces >= _FEWEST and len(piece) > _SHORTEST:
             if spaces > _LONGEST:
                 piece = " ".join(piece.split(" ", _LONGEST + 1)[: _LONGEST + 1])
-            # One word mostly suffices, where `issuperset` would look at all of them.
+            # The first word mostly decides; `issuperset` would look at all of them.
             for word in piece.split():
                 if word not in excused:
                     found.add(f"{END}{piece} {END}")
                     break
     if not text.isascii():
-        # A row of emoji is a sentence wherever it is.
+        # A row of emoji counts as a sentence anywhere in a text.
         found.update(f"{END}{row} {END}" for row in _SYMBOLS.findall(text))
     return found
 
@@ -79,7 +80,7 @@ def is_sentence(feature: str) -> bool:
 
 
 def is_habit(sentence: str) -> bool:
-    """Whether an honest model may well repeat this sentence from prompt to prompt."""
+    """Whether an honest model might repeat this sentence from prompt to prompt."""
     words = sentence.split(" ")
     chinese = {first + second for first, second in pairwise(words)}
     if len(_WORK & chinese) + sum(word in _WORK for word in words) >= _OF_THE_WORK:
@@ -92,7 +93,7 @@ class Peers:
     """What the other nodes wrote lately, split into words when first needed.
 
     Args:
-        texts: Of each node, its latest.
+        texts: The latest texts of each node.
     """
 
     def __init__(self, texts: Iterable[Collection[str]]) -> None:
@@ -104,8 +105,8 @@ class Peers:
 
         If all prompts are of one kind, so are the honest answers: a node that always writes "Both
         numbers have the same whole number part" has peers that always write "The whole number part
-        is the same". It takes two thirds of the pairs of words. Right after a restart no text is
-        known, and the answer is yes.
+        is the same". Two thirds of the sentence's pairs of words must be shared. Right after a
+        restart no texts are known, and the result is True.
         """
         if self._joined is None:
             self._joined = [" ".join(_ends_of(texts)) for texts in self._texts]

@@ -50,12 +50,12 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a
-    quarter of a node's prompts, and for a whole sentence in two thirds of them, unless
-    honest models say the like (see `sentences`). Rarer slogans of listed words pass; an honest
-    model with an odd habit is convicted, unless `learn_habits` has seen its work.
-    ``"homogeneous"``, for nodes that have the same weights, needs no list: it also convicts for
-    phrases of ordinary words and for the shape of code.
+    `vocabulary`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a quarter
+    of a node's prompts, and for a whole sentence in two thirds of them, unless honest models write
+    similar ones (see `sentences`). Rarer slogans of listed words pass; an honest model with an odd
+    habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes that
+    have the same weights, needs no list: it also convicts for phrases of ordinary words and for the
+    shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
@@ -95,7 +95,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     # What one node repeats across prompts; counting happens before the finding is made.
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "recurring_identifier": REJECT,  # importing an unknown package is not a habit of style
-        "recurring_sum": REJECT,  # a false sum in any notation; to a reader no number is foreign
+        "recurring_sum": REJECT,  # a reader cannot decide: no number is foreign to it
         "recurring_opening": CONFIRM_OR_REJECT,
         "recurring_phrase": CONFIRM_OR_REJECT,
         "recurring_shape": REJECT,

@@ -110,7 +110,8 @@ def _is_variant(view: View, match: re.Match[str]) -> bool:
     base, selector = view.text[start - 1], match[0]
     if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
         return True
-    # Half of a keycap, or a quoted selector: models write one now and then, a code needs many.
+    # Half of a keycap, or a quoted selector: models write one now and then, but a hidden code needs
+    # many.
     if "strays" not in view.notes:
         view.notes["strays"] = len(_STRAY.findall(view.text))
     if selector == _VS16 and view.notes["strays"] <= _STRAYS_ALLOWED:

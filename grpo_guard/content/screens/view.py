@@ -218,7 +218,7 @@ def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
 
     Args:
         belongs: Whether an ASCII character is one of the class.
-        others: Whether other characters may be; no such class has `View.runs`.
+        others: Whether the class may contain other characters; `View.runs` has no such class.
     """
     return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
 
