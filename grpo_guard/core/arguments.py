@@ -97,7 +97,7 @@ def expected_verifier(where: str, got: object) -> TypeError:
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
         remedy = "a decorator takes the verifier, in brackets"
-        if where != "Guard.verifier":  # among several, where no decorator is meant
+        if where != "Guard.verifier":  # a member of a list: nobody meant a decorator
             remedy = (
                 "write a subclass of CompletionVerifier whose verify(batch) returns a verdict for "
                 "each completion, see docs/own-verifier.md"
@@ -120,7 +120,7 @@ def is_finite(value: object) -> bool:
 
 
 def is_count(value: object, least: int = 0) -> bool:
-    """Whether it is an integer from ``least`` on, and neither True nor False."""
+    """Whether it is an integer >= ``least``, and neither True nor False."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -130,7 +130,7 @@ def is_level(value: object) -> bool:
 
 
 def whole(value: Any) -> int | None:
-    """An integer of Python, NumPy or torch as ``int``; None if it is none."""
+    """An integer of Python, NumPy or torch as ``int``; None for anything else."""
     try:
         return operator.index(value)
     except TypeError:

@@ -21,10 +21,10 @@ MAX_NAME: Final = 1_000
 # Most ids or log-probs: twice the longest context in use. A range can be endless at no cost.
 MAX_TOKENS: Final = 2**21
 
-# Of a prompt in messages; JSON schemas of tools go 10 deep.
+# Deepest nesting of a prompt in messages; JSON schemas of tools are 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
 
-# What was got, in words of ours and not a sender's.
+# Our own descriptions of a value, in errors; anything else comes from a sender and is quoted.
 _WORDS: Final = ("nothing", "an unknown field", "a larger one", "larger ones")
 
 # Names that other file formats use for these fields.

@@ -60,14 +60,15 @@ def missing(name: str) -> str | None:
 
 
 def unexpanded(name: str | os.PathLike[str]) -> str:
-    """The remedy for a path that a shell would have expanded; "" for others."""
+    """The remedy for a path that begins with ``~`` or ``$``, which only a shell expands; "" for
+    others."""
     start = os.fspath(name)[:1]
     return f"; {start} is not expanded, write the whole path" if start in ("~", "$") else ""
 
 
 def unreached(name: str) -> str | None:
-    """Why a model cannot be fetched from the hub, which would be tried for most of a minute; None
-    if it is on this machine, or nothing is known to be in the way."""
+    """Why a model cannot be fetched from the hub; None if it is on this machine, or no obstacle is
+    known. Without this check, the attempts would take most of a minute."""
     if Path(name).exists() or _fetched(name) or getproxies():
         return None
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")

@@ -93,7 +93,7 @@ _FROM_THE_ROOT: Final = {
         "spot_checks spot_odds verdict_log"
     ),
 }
-"""Package -> the modules in it that were in `grpo_guard` itself."""
+"""Package -> its modules that were in `grpo_guard` itself."""
 RELOCATED: Final[Mapping[str, str]] = {
     f"grpo_guard.{name}": f"grpo_guard.{package}.{name}"
     for package, names in _FROM_THE_ROOT.items()

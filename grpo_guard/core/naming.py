@@ -21,7 +21,8 @@ class UnknownNameError(LookupError):
 
 
 def choose(known: Collection[str], name: str) -> str:
-    """Return a known name, or raise UnknownNameError with the known names and the closest one."""
+    """Return the name if it is known; otherwise raise UnknownNameError with the known names and the
+    one that was probably meant."""
     if name not in known:
         nearest = near(known, name)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""

@@ -42,7 +42,8 @@ class ConfigError(ValueError):
 
 
 def in_file(name: str, error: Exception) -> ConfigError:
-    """The error with the name of its file before it, unless it is there or the name is ""."""
+    """The error as a ConfigError whose message begins with the name of its file, unless that is ""
+    or there already."""
     text = str(error)
     return ConfigError(text if not name or text.startswith(f"{name}:") else f"{name}: {text}")
 

@@ -55,7 +55,7 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
     """Normalise relative weights, one per member, to add up to 1; None = equal shares.
 
     Raises:
-        ValueError: not one per member, or not finite and > 0; it begins with ``where``.
+        ValueError: not one per member, or not finite and > 0; the message begins with ``where``.
     """
     if shares is None:
         return [1 / members] * members

@@ -66,14 +66,14 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def _shape(kind: type, value: Any) -> str:
-    """The shape of an array or a tensor, which is what is usually wrong with it; "" if it has none
-    that can be read, as a nested tensor."""
+    """The shape of an array or a tensor, for errors, because the shape is usually what is wrong; ""
+    if it cannot be read, as that of a nested tensor."""
     try:
         if kind.__module__.partition(".")[0] not in ("numpy", "torch"):
             return ""
         sizes = [int.__int__(size) for size in islice(value.shape, _MOST_AXES)]
         return f" of shape {sizes}" if sizes else ""
-    except Exception:  # of another library's code, or of a class that says it is one
+    except Exception:  # from another library, or a class that pretends to be one
         return ""
 
 

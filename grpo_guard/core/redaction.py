@@ -95,7 +95,7 @@ def _names_one(name: Any) -> bool:
 
 
 def host_of(address: str) -> str:
-    """``scheme://host:port``: some put passwords and keys into the rest of an address."""
+    """``scheme://host:port`` of an address; the rest may contain passwords and keys."""
     try:
         parts = urlsplit(address)
     except ValueError:

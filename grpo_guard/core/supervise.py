@@ -64,8 +64,8 @@ _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
 
 @contextmanager
 def running(elsewhere: Elsewhere | None) -> Iterator[None]:
-    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier; None =
-    nobody."""
+    """Within this context, `supervised` asks ``elsewhere`` for verdicts before it runs a verifier;
+    None = it runs all verifiers."""
     token = _elsewhere.set(elsewhere)
     try:
         yield

@@ -245,7 +245,7 @@ class Verdict:
 
 
 _FIELDS: Final = frozenset({"p_value", "findings", "usage", "seconds", "members"})
-"""What else a verdict may be made with."""
+"""The other fields that `accept`, `reject` and `abstain` take."""
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
@@ -290,7 +290,7 @@ def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_findings(given: Any) -> tuple[Finding, ...]:
-    """The findings as a tuple; TypeError, with what to write, for anything else."""
+    """The findings as a tuple; raises TypeError with the remedy for anything else."""
     found = given
     if isinstance(given, Iterable) and not isinstance(given, str):
         findings = tuple(given)

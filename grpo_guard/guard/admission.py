@@ -112,9 +112,9 @@ def certain(
     decoded: Sequence[bool] | None = None,
 ) -> list[Completion]:
     """The completions that `admit` will leave to the verifier, with the task's own references. It
-    asks nobody and keeps nothing, so completions that need either are left out; with
-    ``reads_text=False`` those with ids, too, which are decoded or refused when their batch is
-    there."""
+    asks no environment and records nothing, so completions that need that are left out. With
+    ``reads_text=False``, completions with ids are left out, too: they are decoded or refused when
+    their batch is reviewed."""
     found = []
     for i, one in enumerate(completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known

@@ -1,4 +1,4 @@
-"""Check the arguments of a guard when it is built, before a batch meets them."""
+"""Check the arguments of a guard when it is built, and not with the first batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import require_names
 from grpo_guard.guard.verdict_log import VerdictLog
 
-# Argument -> what a value must have, and how one is written. Classes themselves would be imports
-# that most guards do not need.
+# Argument, an attribute that its value must have, and what to write. The classes themselves are not
+# named, because importing them costs time and most guards do not need them.
 _PARTS: Final = (
     ("ledger", "record", "EvidenceLedger(PATH)"),
     ("length_scaling", "past", "LengthScaling(...)"),
@@ -26,14 +26,14 @@ _PARTS: Final = (
 
 
 def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
-    """Refuse what a guard cannot work with.
+    """Refuse arguments of a guard that have the wrong type.
 
     Args:
         verifier, policy: As for `Guard`.
-        parts: Those of `_PARTS`, in that order.
+        parts: The values of the arguments in `_PARTS`, in that order.
 
     Raises:
-        TypeError: a value is of the wrong type; the message says what to write.
+        TypeError: a value has the wrong type; the message says what to write.
     """
     if not isinstance(verifier, CompletionVerifier):
         raise expected_verifier("Guard.verifier", verifier)
@@ -46,11 +46,11 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
 
 def log_of(log: Any) -> VerdictLog | None:
-    """The log that an argument describes.
+    """The log for the argument ``log``.
 
     Raises:
-        TypeError: it is neither a log nor a path.
-        ValueError: no file can be written there.
+        TypeError: the argument is neither a log nor a path.
+        ValueError: the file cannot be written.
     """
     if isinstance(log, str | os.PathLike):
         log = VerdictLog(Path(log))
@@ -65,7 +65,7 @@ def require_writable(path: Path, *, make: bool = True) -> None:
 
     Args:
         path: The file.
-        make: Make its folder if it is missing: some trainers make it after the guard.
+        make: Create the folder if it is missing, because some trainers create it after the guard.
 
     Raises:
         ValueError: they cannot.
@@ -81,7 +81,8 @@ def require_writable(path: Path, *, make: bool = True) -> None:
 
 
 def _not_made(folder: Path, make: bool) -> str | None:
-    """What is in the way of a folder that does not exist; with ``make``, make it."""
+    """Why a missing folder cannot be created; None if it can be, or exists. With ``make``, create
+    it."""
     if folder.is_dir():
         return None
     if hint := unexpanded(folder):

@@ -22,11 +22,12 @@ from grpo_guard.guard.policy_checks import own_detokenizer
 
 logger = logging.getLogger("grpo_guard")
 _ENOUGH: Final = 4
-"""Completions by which it is decided: fewer could be those of one node."""
+"""Fewest completions for a decision; fewer could all be one node's."""
 _MOST: Final = 16
 _WORD: Final = re.compile(r"\w+")
 _LONGEST_WORD: Final = 64
-"""Characters of a word that is normalised, which takes the square of a row of accents."""
+"""Longest word, in characters, that is normalised: the time grows with the square of a row of
+accents."""
 
 
 class ForeignIdsWarning:
@@ -41,8 +42,8 @@ class ForeignIdsWarning:
         verifier: CompletionVerifier,
         detokenizer: Detokenizer | None,
     ) -> None:
-        """Warn if most texts of a batch, from most of its nodes, are not what their ids decode to;
-        look at no other batch.
+        """Warn if in a batch most texts, from most nodes, differ from what their ids decode to.
+        Only the first batch with enough completions is examined.
 
         Args:
             batch: Completions as they were sent.
@@ -60,7 +61,7 @@ class ForeignIdsWarning:
         sent = _in_turn(sent)
         found = [_other_text(detokenizer, completion) for completion in sent]
         others = [i for i, other in enumerate(found) if other is not None]
-        # One node may send anything, and its first completion comes as early as another's.
+        # A single node may send anything, so it cannot cause the warning alone.
         theirs, nodes = {sent[i].node for i in others}, {c.node for c in sent}
         if len(others) * 2 <= len(sent) or len(theirs) * 2 <= len(nodes):
             return
@@ -79,7 +80,7 @@ class ForeignIdsWarning:
 
 
 def _in_turn(sent: list[Completion]) -> list[Completion]:
-    """At most `_MOST`, one of each node in turn."""
+    """At most `_MOST` of the completions, taken from the nodes in turn."""
     by_node = defaultdict[str | None, list[Completion]](list)
     for completion in sent:
         by_node[completion.node].append(completion)
@@ -88,17 +89,17 @@ def _in_turn(sent: list[Completion]) -> list[Completion]:
 
 
 def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
-    """What the ids decode to, for a message, if that is another text; else None.
+    """The text that the ids decode to, for a message, if it is another text; else None.
 
-    Trainers cut texts at stop strings, take reasoning out of them, leave out special tokens and
-    write calls of tools anew, so most words of the text must be missing in the ids.
+    Trainers cut texts at stop strings, remove reasoning and special tokens, and reformat tool
+    calls. So it counts as another text only if most words of the text are missing from the ids.
     """
     ids = completion.completion_ids or ()
     if detokenizer.known and any(token not in detokenizer.known for token in ids):
         return "ids outside the vocabulary"
     try:
         decoded = detokenizer.plain(ids)
-    except Exception as error:  # of another library's tokenizer
+    except Exception as error:  # from another library's tokenizer
         return type(error).__name__
     text, there = _composed(completion.text), _composed(decoded)
     bare, bare_there = text.replace(" ", ""), there.replace(" ", "")

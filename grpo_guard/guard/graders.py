@@ -127,7 +127,7 @@ class GraderFailures:
         """Check before grading that a function can be called under this limit.
 
         Raises:
-            TypeError: it cannot be sent to the worker process that it needs; with the remedy.
+            TypeError: the worker process that it needs cannot get it; the message has the remedy.
         """
         if self.timeout is None or is_async:
             return
@@ -179,8 +179,8 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`ask` if peers can cause the failure: an answer is counted; a failure is raised and is
-        not, or a peer could use up the window and stop the run."""
+        """`ask` for a call that peers can make fail. An answer is counted; a failure is raised but
+        not counted, or a peer could fill the window with failures and stop the run."""
         answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer

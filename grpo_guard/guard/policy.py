@@ -149,7 +149,7 @@ class Policy:
 
 @lru_cache(maxsize=64)
 def _warn_paid(number: float) -> None:
-    """Warn once of each number, since a policy is copied often."""
+    """Warn about each number once, since policies are copied often."""
     logger.warning(
         "Policy.on_reject=%g pays for rejected completions; expected a number that is at most the "
         "lowest reward of your task",

@@ -49,8 +49,8 @@ def require_names(verifier: CompletionVerifier) -> None:
 def require_fitting(
     verifier: CompletionVerifier, policy: Policy, *others: CompletionVerifier | Workers | None
 ) -> None:
-    """Raise ValueError if a policy would pay for what a verifier, or something else that can turn
-    its verdicts into abstentions, lets authors cause."""
+    """Raise ValueError if a policy pays for abstentions that authors can cause, in a verifier or in
+    something else that can turn its verdicts into abstentions."""
     if policy.watches:
         return  # it pays for nothing
     if "no_gain" in policy.rules("on_reject"):

@@ -1,7 +1,7 @@
-"""Warn once if most completions of a batch are rejected, or all abstained on: seldom an attack.
+"""Warn once if most completions of a batch are rejected, or all are abstained on.
 
-A sampler that is declared wrongly, or a limit that honest work exceeds, rejects nearly everything.
-A log then shows ``guard/reject_rate`` of 1 and nothing of the cause.
+That is seldom an attack. If the sampler is declared wrongly, or honest work exceeds a limit, nearly
+everything is rejected, and the trainer's log only shows that ``guard/reject_rate`` is 1.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from grpo_guard.core.verdict import Verdict
 logger = logging.getLogger("grpo_guard")
 
 _FEWEST = 8
-"""Completions that a batch must have, so that a few rejections are not most of them."""
+"""Fewest completions of a batch, so that a few rejections are not most of them."""
 
 
 class RejectionWarning:
-    """Warns in the first batch of which more than half is rejected.
+    """Warns about the first batch of which more than half is rejected.
 
-    A batch in which one named node of several sent all that is rejected gives no warning. Another
-    comes with the first batch that is abstained on as a whole.
+    There is no warning if one of several nodes sent everything that is rejected. A second warning
+    is about the first batch on which all verdicts are abstentions.
     """
 
     def __init__(self) -> None:
         self._done = self._abstained = False
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or none has
-        one."""
+        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or if all
+        verdicts are abstentions."""
         self._look_at_abstentions(verdicts)
         if self._done or len(batch) < _FEWEST:
             return
@@ -66,6 +66,6 @@ class RejectionWarning:
 
 
 def _kind(verdict: Verdict) -> tuple[str, str]:
-    """Who rejected, and for which kind of finding; without one, for which cause."""
+    """The verifiers that rejected, and the kind of the first finding; without one, the cause."""
     by = ", ".join(verdict.deciding) or verdict.verifier
     return by, verdict.findings[0].kind if verdict.findings else verdict.cause.value

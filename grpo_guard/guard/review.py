@@ -108,14 +108,15 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """Replace the groups by a trainer's own, [n], None = all together, and drop the senders'
-        labels."""
+        """Replace the groups by a trainer's own, [n], None = one group of all, and drop the
+        senders' labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
 
 
 def unseen(batch: Sequence[Completion], error: Exception) -> Review:
-    """The review of a batch that a guard which only watches has failed on: its disk is full, say.
+    """The review of a batch on which a guard that only watches has failed, for example because its
+    disk is full.
 
     A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
     protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.

@@ -30,12 +30,12 @@ class RewardCheck:
 
         Args:
             rewards: Numbers or None, one per completion; a list, an array or a tensor, [n].
-            review: Of the same completions.
-            failures: Not None: None takes the place of what is not finite.
-            watches: The guard changes no reward, so that each may be of any type.
+            review: The review of the same completions.
+            failures: If given, rewards that are not finite become None.
+            watches: The guard changes no reward, so rewards may have any type.
 
         Raises:
-            TypeError: either is of another type, or a reward is not one number.
+            TypeError: rewards or review have the wrong type, or a reward is not one number.
         """
         if not isinstance(review, Review):
             raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
@@ -67,7 +67,7 @@ class RewardCheck:
 
 
 def numbers_in(rewards: Sequence[Any]) -> list[float | None]:
-    """The same with None for what is not a number."""
+    """The rewards, with None in place of anything that is not a number."""
     return [reward if _is_number(reward) else None for reward in rewards]
 
 
@@ -91,6 +91,6 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         math.isfinite(value)
-    except Exception:  # of text, of several numbers, of a tensor without data
+    except Exception:  # text, several numbers, or a tensor without data
         return False
     return True

@@ -170,8 +170,9 @@ def _decided(
     length_factors: Sequence[float] | None,
     lowest_seen: float,
 ) -> Settlement:
-    """The settlement of a batch in which something is ruled on or scaled, of rewards as `_turned`
-    gives them, [n, k], and of units, see `group_means`, [n]; else as `settle`."""
+    """Settle a batch in which a completion is rejected, abstained on or scaled. ``given`` are the
+    rewards that `_turned` returned, [n, k], and ``units`` are those of `group_means`, [n]; the rest
+    is as for `settle`."""
     rulings = _worst(rulings, units, _WORSE.index)
     factors = () if length_factors is None else _worst(length_factors, units, operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
@@ -182,8 +183,8 @@ def _decided(
     # would leave an abstention that is to be zeroed above the mean.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
     lowest = _lowest(staying, groups)
-    # For a unit without its group, however many segments it has, all other rewards are the only
-    # reference.
+    # A unit that is alone in its group, however many segments it has, can only be compared with all
+    # other rewards.
     sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
     of_lone = min(lowest_seen, 0.0, *lowest.values())
     for i, (group, why) in enumerate(zip(groups, reasons, strict=True)):
@@ -210,9 +211,9 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
 
 
 def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
-    """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
-    0, and the group's mean, of the ``kept`` rewards, is the mean without it; ``nothing`` if none is
-    kept."""
+    """The reward for a removed completion in a trainer that cannot remove it: the mean of the
+    ``kept`` rewards of its group. Its advantage is then 0, and the group's mean is as without it.
+    ``nothing`` if the group keeps no rewards."""
     if not kept:
         return nothing
     # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.

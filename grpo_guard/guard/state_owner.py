@@ -1,7 +1,7 @@
-"""Say so if a folder of state was written by a guard with other verifiers or options.
+"""Warn if a guard with other verifiers or options wrote to a state folder.
 
-Evidence is only comparable under the rules that it was counted by. Several processes with the same
-guard, and the same guard after a restart, are what such a folder is for.
+Evidence is only comparable if the same rules counted it. A folder is meant for several processes
+with the same guard, and for the same guard after a restart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE: Final = "written-by.json"
 FORMAT: Final = "grpo-guard written-by 1"
 _LARGEST: Final = 2**20
 _MOST_SHOWN: Final = 6
-_PLACES: Final = {"device", "timeout"}  # where and how long, which changes no evidence
+_PLACES: Final = {"device", "timeout"}  # these options change no evidence
 
 Described: TypeAlias = dict[str, dict[str, Any]]
 _held = ContextVar[list[tuple[NodeStore, CompletionVerifier]] | None]("held claims", default=None)
@@ -36,8 +36,8 @@ _held = ContextVar[list[tuple[NodeStore, CompletionVerifier]] | None]("held clai
 
 @contextmanager
 def claims_held() -> Iterator[None]:
-    """Claim what is built in this context at its end, if nothing raised: a guard that is refused
-    writes to no store."""
+    """Delay `claim_state` to the end of this context, and skip it if something raised, so that a
+    guard that is refused writes to no store."""
     held: list[tuple[NodeStore, CompletionVerifier]] = []
     token = _held.set(held)
     try:
@@ -52,8 +52,8 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
     """Note which guard writes to a lasting store; warn if it was another one before.
 
     Args:
-        store: Of the guard.
-        verifier: The root of its tree.
+        store: The guard's store.
+        verifier: The guard's verifier, the root of a tree.
     """
     if not store.lasting:
         return
@@ -62,7 +62,7 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
         return
     path, own = store.path.with_name(FILE), _described(verifier)
     before = _read(path)
-    if before == own or (before is None and os.path.lexists(path)):  # somebody else's file
+    if before == own or (before is None and os.path.lexists(path)):  # not our file
         return
     if before and (found := list(_differences(before, own))):
         more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
@@ -77,9 +77,9 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
 
 
 def _described(verifier: CompletionVerifier) -> Described:
-    """Name of each verifier that is not composed of others -> its plain options.
+    """Name -> plain options of each verifier that is not composed of others.
 
-    Texts are kept as digests, since one may be a key.
+    Options that are texts are replaced by digests, since one may be a key.
     """
     found: Described = {}
     for inner in inner_verifiers(verifier):
@@ -102,15 +102,15 @@ def _options(verifier: CompletionVerifier) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(kind: type) -> set[str]:
-    """Names that its constructor takes, and those that it passes on to its bases. Attributes under
-    other names are derived, and may differ between the ranks of one run."""
+    """The parameters of a verifier's constructor and of those that it passes options on to.
+    Attributes with other names are derived, and may differ between the ranks of one run."""
     names: set[str] = set()
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
         try:
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-        except (TypeError, ValueError):  # of another language's code
+        except (TypeError, ValueError):  # a constructor that is not in Python
             break
         names |= {p.name for p in parameters}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -119,7 +119,7 @@ def _arguments(kind: type) -> set[str]:
 
 
 def _read(path: Path) -> Described | None:
-    """What the note says, {} if it is damaged; None if there is none, or the file is another's."""
+    """The verifiers in the note, {} if it is damaged; None if it is missing or not our file."""
     try:
         if path.stat().st_size > _LARGEST:
             return None

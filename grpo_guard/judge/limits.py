@@ -65,7 +65,7 @@ class Spending:
         self.tokens_out = 0
 
     def add(self, request: Request, reply: Reply | None) -> None:
-        """Count a request; no reply in time (None) may cost as much as an answer.
+        """Count a request; one without a reply in time (None) may cost as much as an answer.
 
         Without a reported usage it is estimated, and rather too high: a limit that counts nothing
         would not limit anything.

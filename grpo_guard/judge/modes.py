@@ -41,7 +41,7 @@ class Ruling:
 
     @classmethod
     def none(cls, cause: Cause, kind: str, message: str) -> Ruling:
-        """No verdict, and why; the completion may have caused that."""
+        """A ruling without a verdict, with the reason, which the completion may have caused."""
         return cls(None, cause, finding=Finding(kind, message))
 
 

@@ -77,7 +77,7 @@ class Session:
             if self._cache is not None:
                 async with self._cache_lock:
                     await asyncio.to_thread(self._cache.put, new)
-        # Once, not for each of the completions that met it.
+        # Logged once, not for each completion that it affects.
         broken = (c.failure for c in pending if isinstance(c.failure, JudgeSetupError))
         if found := next(broken, None):
             logger.error("judge: %s", found)

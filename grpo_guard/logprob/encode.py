@@ -21,7 +21,7 @@ __all__ = ["EncodeError", "Encoded", "Encoder"]
 
 
 class Encoder:
-    """Checks and tokenises completions for one tokenizer and one declared sampler.
+    """Checks completions and turns them into ids, for one tokenizer and one declared sampler.
 
     Args:
         tokenizer: A transformers tokenizer.

@@ -42,8 +42,8 @@ def false_places(
     sampling: SamplingSpec,
     profile: DriftProfile,
 ) -> Iterator[Finding]:
-    """The places where the mask of a whole completion is not the declared sampler's, one finding
-    each, in order; ``scorer`` is from `rows_scorer`."""
+    """Findings for the places where the mask of a whole completion differs from the declared
+    sampler's, in order; ``scorer`` is from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
         inside, outside, shares = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):

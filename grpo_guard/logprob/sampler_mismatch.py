@@ -34,7 +34,7 @@ _ENOUGH: Final = 50_000
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
-_LOCK: Final = threading.Lock()  # of all checks, which are pickled with their verifiers
+_LOCK: Final = threading.Lock()  # one for all checks, because a check is pickled with its verifier
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 
@@ -89,8 +89,8 @@ def require_same(
 
 
 def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> None:
-    """Log it if a trainer that samples up to ``longest`` tokens after each of a batch's ``prompts``
-    needs more positions than a log-prob verifier's model has."""
+    """Warn if a log-prob verifier's model has too few positions for a batch's ``prompts`` plus
+    ``longest`` sampled tokens."""
     for inner in inner_verifiers(verifier):
         if not isinstance(inner, LogProbVerifier) or inner.encoder.window is None:
             continue

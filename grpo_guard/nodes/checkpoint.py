@@ -23,8 +23,8 @@ class Remembers(Protocol):
 
 
 def memories_of(verifier: CompletionVerifier, **own: object) -> dict[str, Remembers]:
-    """What remembers nodes: the guard's ``own`` by name, and verifiers by their place in the tree.
-    None, and whatever has no state, is left out."""
+    """The objects that remember nodes: the guard's ``own`` by name, and verifiers by their place in
+    the tree. Objects without a state, and None, are left out."""
     return {
         place: one for place, one in (*own.items(), *_tree(verifier, "verifier")) if _remembers(one)
     }
@@ -57,7 +57,7 @@ def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None
 
 
 def _named(memories: Mapping[str, Remembers]) -> str:
-    """Their places, those of verifiers with the verifier's name."""
+    """The places of the memories, with the name of each verifier."""
     own = {place: getattr(memory, "name", "") for place, memory in memories.items()}
     return ", ".join(f"{place} ({name})" if name else place for place, name in own.items())
 

@@ -40,7 +40,7 @@ class Counts:
     each prompt are malicious and the swarm's members stay the same.
 
     Args:
-        e_processes: Used by nothing else.
+        e_processes: Its own memory, which no other object uses.
         alpha: In (0, 1).
         odds: How many times an honest node's odds of such a finding may be those of its honest
             peers: models differ in skill.

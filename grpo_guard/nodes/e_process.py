@@ -36,7 +36,7 @@ CAP: Final = math.log(1e12)
 """Most log wealth of a column, so that a node that stops is released after some honest batches.
 Taking wealth away keeps the bet fair."""
 FLOOR: Final = -1e6
-"""Least log wealth of a column: nothing, next to any start's share."""
+"""Smallest log wealth of a column, which is negligible next to any start's share."""
 # Digests kept so that a repeated batch, e.g. of a trainer that judges it twice, counts once.
 _REMEMBERED: Final = 4
 

@@ -18,8 +18,7 @@ MAX_NODES: Final = 4096
 class EProcessMemory(Memory):
     """E-processes by node; safe to share between threads. The weights of the columns add up to 1.
 
-    Names in a store keep the word "fortunes", which e-processes were called before: files that
-    exist have it.
+    In stores they are still called "fortunes", their former name, because existing files have it.
     """
 
     def __init__(

@@ -108,9 +108,9 @@ class History:
     def rows(
         self, name: str, peers: Sequence[str], numbers: range
     ) -> tuple[Ints, Ints, list[Tally]]:
-        """The rounds of one name among ``numbers``, with the counts of it and its peers: their
-        numbers, [K]; codes, [1 + peers, K], the name's own first; and the tallies that the codes
-        index."""
+        """The rounds among ``numbers`` in which a name sent work, and what it and its peers sent:
+        the rounds' numbers, [K]; codes, [1 + peers, K], the name's own first; and the tallies that
+        the codes index."""
         at = np.arange(numbers.start, numbers.stop) % self.size
         mine = self._codes[self._column[name], at]
         worked = np.flatnonzero(mine)

@@ -41,7 +41,7 @@ _MOST: Final = 60.0
 # A node that once sent long work can clear itself from here. All bets together reach e^60.
 _CAP: Final = _MOST - math.log(len(BETS))
 _UNWEIGHTED: Final = 2  # the format of 0.3, in which the wealth of each bet had no weight yet
-_NOTHING: Final = -1e9  # the least log wealth in it
+_NOTHING: Final = -1e9  # the smallest log wealth in that format
 _PER_GROUP: Final = 16
 
 
@@ -166,6 +166,6 @@ class NodeMemory(Memory):
 
 
 def _weighted(starts: Any, *logs: Any) -> list[Any]:
-    """What `EProcess.row` gives now, of a row of 0.3."""
+    """Convert a row of 0.3 to the present form of `EProcess.row`."""
     wealth = [number(log, _NOTHING, _MOST) - math.log(len(BETS)) for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]

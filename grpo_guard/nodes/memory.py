@@ -28,7 +28,7 @@ by others may not be."""
 MAX_UNWRITTEN = 64
 """How many changes are kept while a file cannot be written."""
 MAX_UNREAD = 8
-"""How many states that could not be read are kept of one memory."""
+"""Most unreadable states that are kept of one memory."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
@@ -39,9 +39,9 @@ CREATE TABLE IF NOT EXISTS memories (
 class Memory:
     """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
-    With no store or a temporary one it stays in this object, and no time is spent on writing it. A
-    second memory of the same name in a store gets a suffix. If there is none of its name yet, one
-    that an earlier release saved under the name ``former`` is continued.
+    Without a store, or with a temporary one, it is only in this object and is not written. In a
+    store, a second memory of the same name gets a suffix. If the store has no memory of this name
+    yet, the one that an earlier release saved under the name ``former`` is continued.
 
     A state that this guard cannot read, because it is another guard's or damaged, is kept in the
     store under another name and is never overwritten.
@@ -213,7 +213,7 @@ class Memory:
         """Rename the state that could not be read; return its new name, None if it is gone."""
         query = "SELECT count(*) FROM memories WHERE name GLOB ?"
         (before,) = connection.execute(query, (f"{self._key}_unread_*",)).fetchone()
-        # Above the limit the last one is replaced, and the oldest, which are worth most, are kept.
+        # At the limit, the latest one is replaced; the oldest ones are worth most and are kept.
         name = f"{self._key}_unread_{min(before + 1, MAX_UNREAD)}"
         query = "UPDATE OR REPLACE memories SET name = ? WHERE name = ?"
         return name if connection.execute(query, (name, self._key)).rowcount else None

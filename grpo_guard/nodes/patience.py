@@ -103,8 +103,9 @@ def locked(error: BaseException) -> bool:
 
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
-    """``guard/store_waits``, waits in vain so far, and ``guard/store_waiting``, batches not written
-    yet, of these files or, with None, of all that this process has used. Empty if both are 0."""
+    """Metrics of these files or, with None, of all files that this process has used:
+    ``guard/store_waits``, how often it waited in vain, and ``guard/store_waiting``, batches that
+    are not written yet. Empty if both are 0."""
     of = list(_of) if paths is None else {path.absolute() for path in paths}
     known = [_of[path] for path in of if path in _of]
     waits = sum(patience.waits for patience in known)

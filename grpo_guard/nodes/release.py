@@ -46,8 +46,8 @@ def pardons(connection: sqlite3.Connection) -> int:
 def pardoned(
     connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
 ) -> None:
-    """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
-    The tallies, by round and node id, are changed in place."""
+    """Remove what is held against released nodes in rounds up to their release; as peers of others
+    they still count fully. Changes the tallies, by round and node id, in place."""
     until = released_until(connection)
     for by_round in rounds if until else ():
         for clock, tallies in by_round.items():

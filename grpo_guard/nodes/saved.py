@@ -30,7 +30,7 @@ def reading(whose: str) -> Iterator[None]:
         refused = StateError(
             f"{whose}: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
         )
-        if isinstance(error, ValueError):  # ours; the others' words are Python's
+        if isinstance(error, ValueError):  # only our own messages are clear
             refused.why = f"{error!s:.80}"
         raise refused from None
 

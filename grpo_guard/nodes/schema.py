@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from grpo_guard.core.quoting import shown
 
 _MOST_COMPARED: Final = 2000
-_LONGEST: Final = 80  # of a name that is compared, since strangers choose names
+_LONGEST: Final = 80  # characters of a name to compare, since strangers choose names
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -78,13 +78,13 @@ class LedgerError(RuntimeError):
 
 
 def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:
-    """Names of nodes, as they are stored, those that sent the most first."""
+    """Names of nodes as stored, in descending order of judged completions."""
     query = "SELECT name FROM nodes ORDER BY judged DESC"
     return (name for (name,) in connection.execute(query))
 
 
 def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
-    """The error about a node that is not among these names, with the one probably meant."""
+    """The error for a node that is not among these names, with the one that was probably meant."""
     known = [name.decode("utf-8", "backslashreplace") for name in islice(names, _MOST_COMPARED)]
     nearest = get_close_matches(node[:_LONGEST], [name[:_LONGEST] for name in known], n=1)
     hint = f"; did you mean {shown(nearest[0])}?" if nearest else ""

@@ -59,9 +59,9 @@ class Mark:
 def updated(
     mark: Mark, evidence: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
 ) -> Mark:
-    """The mark after one more round, ``now``, with this evidence, over the threshold.
+    """The mark after one more round, ``now``; the evidence is given as a share of the threshold.
 
-    Only if the round added to it, it ``rose``, is the level renewed. ``half_life`` is in rounds;
+    The level is renewed only if the round added evidence (``rose``). ``half_life`` is in rounds;
     ``most`` is `State.SOFT` if this kind of evidence never makes a node hard.
     """
     level, renewed = mark.level, mark.renewed

@@ -7,8 +7,8 @@ nothing, which takes a place in a group and teaches the swarm to avoid such work
 
 If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
 unrewarded ones are, then it chooses its length for the reward. `NodeMemory` tests that: chance
-explains an answer a quarter longer than the others, but not a hundred. Five honest models that were
-measured come nowhere near conviction.
+explains an answer a quarter longer than the others, but not a hundred. The five honest models that
+were measured are nowhere near conviction.
 """
 
 from __future__ import annotations

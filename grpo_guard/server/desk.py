@@ -44,8 +44,8 @@ DISCARD_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One way of asking the guard: its path, how a body is parsed within the limits (raises
-    RequestError), and what answers the parsed request."""
+    """One service of the server: its path, the function that parses a body within the limits
+    (raises RequestError), and the object that answers the parsed request."""
 
     path: str
     parse: Callable[[bytes, Limits], Any]

@@ -54,8 +54,8 @@ class Pace:
         return max(0.0, self._rests_until - now) if now - self._small_at < LATELY else 0.0
 
     def worked(self, seconds: float, now: float, *, judged: bool = False) -> None:
-        """Record the processor seconds of large work that is done; ``judged``: it was a batch of
-        completions."""
+        """Record the processor seconds that a large piece of work took; ``judged``: it was a batch
+        of completions."""
         until = max(self._rests_until, now) + REST * seconds
         self._rests_until = min(until, now + LONGEST_REST)
         self._judged_last |= judged

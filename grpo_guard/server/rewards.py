@@ -90,8 +90,8 @@ class Rewards:
         return _reply_body(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> AdmittedBatch | None:
-        """What the verifier is to judge; None = nothing, or the guard cannot look. Raises
-        RequestError 422 if a label is missing, and the reward function takes labels."""
+        """The completions for the verifier; None = there are none, or the guard failed. Raises
+        RequestError 422 if the reward function takes labels and one is missing."""
         if not given:
             return None
         known: AdmittedBatch | None = self._parts.admitted(

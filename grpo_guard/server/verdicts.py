@@ -27,7 +27,7 @@ class Verdicts:
 
     def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:
         if isinstance(guard.ledger, EvidenceLedger):
-            guard.ledger.announces = True  # nobody looks at the verdicts of a server one by one
+            guard.ledger.announces = True  # on a server, nobody reads single verdicts
         self._guard = copy.copy(guard)
         self._guard.ledger = until_late(guard.ledger)
         self._late, self._audit = late, audit

@@ -135,7 +135,7 @@ class CodeVerifier(RuleVerifier):
             raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
-            raise ValueError(f"severity.{kind}: this kind is gone: use {_GONE[kind]}")
+            raise ValueError(f"severity.{kind}: leave this kind out; {_GONE[kind]} covers it now")
         self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])

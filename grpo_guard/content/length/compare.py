@@ -190,7 +190,7 @@ def compared(groups: Sequence[Group], wanted: int) -> Iterator[tuple[Group, list
 
     Args:
         groups: All groups of the batch.
-        wanted: How many completions of other nodes with the same prompt and reward a comparison
+        wanted: How many completions of other nodes with the same prompt and worth a comparison
             needs; if there are fewer, all work of the other nodes is used.
     """
     by_worth = [_by_worth(group) for group in groups]

@@ -40,8 +40,8 @@ class Readers(Protocol):
 
 
 class Call:
-    """The readers of one call of a guard, `supervise.Elsewhere`: processes if they may read, and
-    what was read early, before the call."""
+    """The sources of readings during one call of a guard (a `supervise.Elsewhere`): worker
+    processes, if they may read, and the readings that were made early, before the call."""
 
     def __init__(
         self,

@@ -84,8 +84,8 @@ class EarlyReadings:
         self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
 
     def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
-        """Have a group read completions soon, as far as there is room, in a pool or in the thread
-        itself; returns at once."""
+        """Queue completions for a group to read, as far as there is room, in a pool or in this
+        object's thread; returns at once."""
         for completion in batch:
             text = _shown(group, completion)
             key = None if text is None else _digest(text)

@@ -36,10 +36,10 @@ def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
-    """The function that a worker is called with: copies of the verifiers, and limits of the
-    interpreter on which it may depend whether a hostile text can be read.
+    """The function that a worker runs: copies of the verifiers, with this process's limits of the
+    interpreter, on which it may depend whether a hostile text can be read.
 
-    Libraries change these limits, and verdicts must not depend on where they are made.
+    Libraries change these limits, and verdicts must not depend on the process that makes them.
     """
 
     readers: tuple[Runnable, ...]
@@ -57,7 +57,7 @@ class Group:
     """Verifiers that are shown the same completions, so that a text is sent to them once.
 
     Args:
-        runnables: In this process, what `supervised` is called with.
+        runnables: The objects that `supervised` is called with in this process.
         source: A pickled `ReadTexts` with their copies.
         bare: They are all this library's own, which need only some fields of a completion.
         verifiers: Those that are copied.
@@ -82,10 +82,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What of one verifier is read in workers.
+    """The parts of one verifier that workers read.
 
-    If it is ``whole``, the first group is shown whole batches and worth sending before the verifier
-    runs; the other groups see what a spot check draws or `only` matches.
+    If it is ``whole``, the first group sees whole batches, so that these are worth sending before
+    the verifier runs. The other groups see the completions that a spot check draws or `only`
+    matches.
     """
 
     verifier: CompletionVerifier

@@ -109,8 +109,8 @@ class SharedPools:
             return self._pools[workers]
 
     def leave(self, workers: int, owner: int) -> None:
-        """End the pool if nobody else uses it; a fork of the process that joined, ``owner``, has no
-        part in it."""
+        """Leave the pool, and end it if nobody else uses it. In a fork of the process that joined
+        (``owner``) nothing happens."""
         pool = None
         if os.getpid() == owner:
             with self._lock:

@@ -21,7 +21,7 @@ answered if that is more."""
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No worker could answer for a completion: the cause, and a message. If it is ``untried``, the
+    """The cause and a message if no worker could answer for a completion. If it is ``untried``, the
     completion itself cannot be the reason."""
 
     cause: Cause
@@ -30,11 +30,11 @@ class Lost:
 
 
 class Ticket:
-    """One batch in flight: the objects to send to workers, the author of each as far as known, and
-    further arguments for every worker's ``read``."""
+    """One batch in flight: the objects to send to workers, the author of each if known, and further
+    arguments for every worker's ``read``."""
 
     gives_way = False
-    """Whether other tickets' parts go first, and nobody waits long for its own."""
+    """Whether the parts of other tickets go first; nobody waits long for such a ticket."""
 
     def __init__(
         self, batch: Sequence[Any], authors: Sequence[Hashable], arguments: tuple[Any, ...] = ()

@@ -99,13 +99,13 @@ class Backend(ABC):
         """
 
     def unready(self) -> str | None:
-        """What the model needs that is not there, such as a key, with the remedy; None if nothing
-        is known to be missing. Asks nobody."""
+        """What the model needs and lacks, such as a key, with the remedy; None if nothing is known
+        to be missing. Makes no request."""
         return None
 
     def unreached(self) -> str | None:
-        """Why the model's server cannot be reached at present, with the remedy; None if it can, or
-        may be busy. Waits for two seconds at most, once the server's name is resolved."""
+        """Why the model's server cannot be reached at present, with the remedy; None if it can be,
+        or may only be busy. Waits for at most two seconds after the server's name is resolved."""
         return None
 
 

@@ -141,14 +141,14 @@ class OpenAIBackend(Backend):
 
     def unreached(self) -> str | None:
         if self.base_url is None or getproxies():
-            return None  # it need not be reached from here
+            return None  # the hosted API, or a proxy reaches the server
         parts = urlsplit(self.base_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         try:
             socket.create_connection((str(parts.hostname), port), timeout=_CONNECT_SECONDS).close()
         except (ConnectionRefusedError, socket.gaierror, UnicodeError) as error:
             return self._not_reached(getattr(error, "strerror", None) or error)
-        except OSError:  # such as a time-out: a busy server takes longer
+        except OSError:  # such as a time-out: the server may only be busy
             return None
         return None
 
@@ -163,7 +163,7 @@ class OpenAIBackend(Backend):
 
     async def check(self) -> None:
         client = self._connected()
-        # Before the client, which raises its own error for a name that no resolver takes.
+        # Before the client, whose own error for a name that cannot be resolved is less clear.
         if problem := await asyncio.to_thread(self.unreached):
             raise JudgeSetupError(problem)
         try:

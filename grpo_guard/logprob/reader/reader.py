@@ -54,7 +54,7 @@ class SpanReader(FromPretrained):
 
     Raises:
         ValueError: an argument is out of range, or not exactly one of model and scorer is given.
-            The same model is given twice.
+            The same model given twice is an error, too.
         TypeError: a model is something else, or the tokenizer is missing or cannot give the
             offsets of its tokens.
 
@@ -81,11 +81,12 @@ class SpanReader(FromPretrained):
             if not hasattr(frozen, "get_output_embeddings"):
                 raise TypeError(f"frozen: expected a causal language model, got {shown(frozen)}")
             scorers.append(scorer_of(frozen, None, memory_budget))
-            # A PEFT model and its base model are one, too: adapters are in the base model's layers.
+            # A PEFT model and its base model count as one, too: the base model's layers contain the
+            # adapters.
             if getattr(scorers[0], "model", None) is getattr(scorers[1], "model", frozen):
                 raise ValueError(
                     "frozen: expected another object than model, got the same one, which learns "
-                    "what it reads for; pass a copy from before the first step"
+                    "the poison in training; pass a copy from before the first step"
                 )
         self.trust_prompt = trust_prompt
         self._models = [

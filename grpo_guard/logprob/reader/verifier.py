@@ -33,8 +33,9 @@ MOST_FINDINGS: Final = 8
 MOST_SENTENCES: Final = 16
 # The same for sentences of a convicted node; a completion with more is rejected.
 MOST_OF_CONVICTED: Final = 128
-# Share of a node's completions that renew its measure once it is full, and by how many sentences:
-# few completions and many sentences, since a small model's pass costs the same whatever its length.
+# Once a node's measure is full, this share of its completions renews it, by this many sentences
+# each: few completions and many sentences, since a small model's pass takes the same time for any
+# length.
 RENEWED: Final = 0.01
 _RENEWING: Final = 8
 
@@ -48,13 +49,13 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One span that the reader is asked about."""
+    """One span for the reader."""
 
     row: int  # index of its completion in the batch
     span: TextSpan
     finding: Finding | None = None  # what a rule found there; None = it is a sentence
     clean: bool = False  # no rule found anything there, so it becomes part of the measure
-    asked: bool = True  # False: not drawn, and only what is already known about it counts
+    asked: bool = True  # False: not drawn, so only what is already known about it counts
 
 
 @dataclass(slots=True)

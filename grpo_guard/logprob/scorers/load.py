@@ -117,7 +117,7 @@ def _require_model(path_or_id: str) -> None:
 
 
 def _usable(device: str | None) -> str | None:
-    """The device; raises ValueError if torch knows none of that name, or finds it not here."""
+    """The device; raises ValueError if torch does not know it, or it is not on this machine."""
     import torch
 
     from grpo_guard.logprob.scorers.memory import ran_out_of_memory

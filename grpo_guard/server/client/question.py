@@ -36,7 +36,7 @@ def requests(
     """Yield indices into the batch, request by request; answers to one prompt stay together.
 
     A server compares all completions in a request, so those of one prompt and round share a
-    request, wherever in the batch they are, unless there are too many for any.
+    request, wherever in the batch they are, unless they are too many for one.
 
     Args:
         batch: The completions.

@@ -64,7 +64,7 @@ class RayVerifier(Composed):
     """
 
     is_elsewhere = True
-    """Its rules are read by its own workers, and not by a guard's."""
+    """Its own workers read for its rules, and those of the guard do not."""
 
     def __init__(
         self,
