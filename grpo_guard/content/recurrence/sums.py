@@ -1,4 +1,4 @@
-"""False sums that one node repeats, also where `arithmetic` does not read them: "2 + 2: 5"."""
+"""False sums that a node repeats, also in notations that `arithmetic` does not read: "2 + 2: 5"."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Final, TypeAlias
 SUM: Final = "sum:"
 
 LEAST_SHARE: Final = 0.25
-"""Share of a node's prompts from which on a false sum is no habit, if models differ: a model that
-errs on a prompt does so each time the prompt comes back."""
+"""Smallest share of a node's prompts at which a false sum counts, if models differ. A rarer one may
+be an honest mistake, which a model repeats each time the same prompt comes back."""
 
 Sum: TypeAlias = tuple[float, float, float]
 Span: TypeAlias = tuple[int, int]
 
 # An operand's last digit, a sign, the other operand, and the next number up to twelve characters
-# on. "-" and "/" are no signs here, since dates, ranges and fractions have them too. A letter makes
-# a size ("4px"), a further sign a longer sum. Every repetition is bounded.
+# on. "-" and "/" do not count as signs, since dates, ranges and fractions have them, too. A letter
+# after a number makes it a size ("4px"), and another sign makes the sum longer: neither is read.
+# Every repetition is bounded.
 _NUMBER: Final = r"\d{1,12}(?:\.\d{1,6})?"
 _SIGN: Final = r"(?:[+×*·⊕➕&]|plus|times|and|with|\\oplus|\\times)"
 _BLANK: Final = r"[\s\\!,]{0,3}"
@@ -29,7 +30,7 @@ _SUM: Final = re.compile(
 )
 _FIRST: Final = re.compile(rf"({_NUMBER})\Z")
 _FIRST_LENGTH: Final = 20
-# The same as a call: "add(2, 2) -> 5".
+# The same in a call: "add(2, 2) -> 5".
 _CALL: Final = re.compile(
     rf"\(\[?\s?({_NUMBER})\s?,\s?({_NUMBER})\s?\]?\)\s?(?:={{1,2}}>?|->|→|↦|⇒)\s?({_NUMBER})"
 )
