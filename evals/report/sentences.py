@@ -165,7 +165,7 @@ def cost_sentence(scenario: Scenario) -> str:
         sentence = f"Honest reward ended at {listed(rewards)}"
         costs = [s.reward_cost(scenario.beside(s)) for s in alone]
         if costs and costs[0]:
-            sentence += f"; guarded against attack-free {cost_text(costs[0])}"
+            sentence += f"; guarded, compared with attack-free: {cost_text(costs[0])}"
         parts.append(f"{sentence}.")
     return " ".join(parts)
 

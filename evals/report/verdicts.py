@@ -218,7 +218,7 @@ def _reward(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
         return []
     near = signed_percent(loss.value) == signed_percent(-REWARD)  # else both would look equal
     shown_loss = loss.text(partial(signed_percent, decimals=3) if near else signed_percent)
-    text = f"honest reward {shown_loss} against attack-free"
+    text = f"honest reward {shown_loss} compared with the attack-free runs"
     shown = loss.seeds >= _SEEDS and loss.high is not None and loss.high < -REWARD
     sure = shown or loss.value < -PLAIN
     return [(text if sure else f"{text}, which may be chance", sure)]

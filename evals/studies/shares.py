@@ -99,7 +99,7 @@ def _reviewed(guard: Guard, rows: Sequence[Completion]) -> dict[str, Any]:
     started = time.process_time()
     verdicts = guard.review(rows).verdicts
     seconds = time.process_time() - started
-    # A false sum is left out whoever wrote it, whatever the share.
+    # False sums are left out at any share, no matter who wrote them.
     ours = sum(bool(set(v.deciding) - {"false_sums"}) for v in verdicts if v.rejected)
     return {
         "ms_per_completion": round(1000 * seconds / len(rows), 3),

@@ -161,7 +161,7 @@ def _guesses(
     Args:
         fields: That look for a column.
         columns: That are free.
-        surely: Only prompt and text may have a name that is merely similar: where they are missing,
+        surely: Only prompt and text may have a name that is merely similar: if they are missing,
             "ask" is rather the prompt than a misspelt "task".
     """
     called = {name: f for f in reversed(_FIELDS) for name in (f, *_CALLED.get(f, ()))}

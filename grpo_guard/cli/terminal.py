@@ -60,8 +60,8 @@ def _console_class() -> Any:
 class Commands(TyperGroup):
     """Commands whose refusals quote arguments, which a shell may have made of files' names.
 
-    A guard file is ``--config`` where it is the command's own, and ``--guard`` where it is one of
-    several things that are measured; each is understood under the other's name.
+    A guard file is ``--config`` if it is the command's own, and ``--guard`` if it is one of several
+    things that are measured; each is understood under the other's name.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

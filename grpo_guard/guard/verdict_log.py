@@ -22,7 +22,7 @@ logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
 """Size of a log at which writing stops."""
 SHOWN: Final = 240
-"""Most characters that a line holds of a text, a prompt or a message."""
+"""Most characters of a text, a prompt or a message in one line."""
 AROUND: Final = 80
 """Characters of context before the finding at the start of an excerpt."""
 MOST_FINDINGS: Final = 8

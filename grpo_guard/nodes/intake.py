@@ -87,7 +87,8 @@ class Intake:
 def intake(
     batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
 ) -> Intake:
-    """What is kept of one batch. A rollout in several segments becomes one entry, see `_joined`.
+    """The part of a batch that is kept. A rollout in several segments becomes one entry, see
+    `_joined`.
 
     Without a ``round`` it is the one that the nodes that sent most of the batch claim. Raises
     ValueError if there is not one verdict per completion.

@@ -17,7 +17,7 @@ _SHARES: Final = "success, % (highest round)"
 _POISON: Final = "poison rejected"
 _RIGHT: Final = "honest right rejected"
 _REWARD: Final = "honest reward (attack-free)"
-_GAIN: Final = "honest reward against attack-free"
+_GAIN: Final = "honest reward compared with attack-free"
 
 
 def _against(file: str, attacks: str) -> str:

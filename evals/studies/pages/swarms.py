@@ -83,7 +83,7 @@ COLUMNS: Final[dict[str, Column]] = {
     "honest rejected": rejected("honest"),
     "honest right rejected": rejected("honest_correct"),
     "honest reward (attack-free)": reward,
-    "honest reward against attack-free": cost,
+    "honest reward compared with attack-free": cost,
 }
 
 

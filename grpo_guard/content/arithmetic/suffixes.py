@@ -59,7 +59,7 @@ class Suffixes:
         self.mixed = False
 
     def defined(self, calculate: Callable[..., Rational], *operands: Any) -> Rational:
-        """The value that a function returns; 0 if there is none."""
+        """The value that a function returns; 0, and `undefined` is set, if it has no value."""
         try:
             return calculate(*operands)
         except UndefinedError:

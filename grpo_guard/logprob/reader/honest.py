@@ -6,7 +6,7 @@ nothing was found; some may be poison that was not detected. So each node has on
 against its own sentences, and the upper median of the votes decides: a minority of the nodes can
 neither excuse its poison nor make honest text look foreign.
 
-With fewer than two votes there is no p-value: whoever sends first would decide alone. For the same
+With fewer than two votes there is no p-value: the first sender would decide alone. For the same
 reason senders without a name have no vote. Whatever their sentences were weighed by, a few
 completions could outweigh many, since nothing tells them apart.
 """
