@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
@@ -26,7 +27,7 @@ def store_of(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
 
 def require_share(share: Any) -> None:
     """Refuse a share before a model is loaded."""
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+    if not is_finite(share) or not 0 < share <= 1:
         raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
 
 
