@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.files import write_whole
+from grpo_guard.core.jsonl import InputError, parse_object
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.nodes.store import NodeStore
@@ -121,12 +122,11 @@ def _arguments(kind: type) -> set[str]:
 def _read(path: Path) -> Described | None:
     """What the note says, {} if it is damaged; None if there is none, or the file is another's."""
     try:
-        if path.stat().st_size > _LARGEST:
-            return None
-        note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with path.open("rb") as file:
+            note = parse_object(file.read(_LARGEST + 1), _LARGEST)
+    except (OSError, InputError):
         return None
-    if not isinstance(note, dict) or note.get("format") != FORMAT:
+    if note.get("format") != FORMAT:
         return None
     known = note.get("verifiers")
     valid = isinstance(known, dict) and all(isinstance(one, dict) for one in known.values())
