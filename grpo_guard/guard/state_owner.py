@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.files import write_whole
 from grpo_guard.core.jsonl import InputError, parse_object
-from grpo_guard.core.quoting import shown
+from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.nodes.store import NodeStore
 
@@ -137,10 +137,10 @@ def _differences(before: Described, now: Described) -> Iterator[str]:
     gone, added = before.keys() - now.keys(), now.keys() - before.keys()
     for what, names in (("with", gone), ("without", added)):
         if names:
-            yield f"{what} {', '.join(shown(name, 40)[1:-1] for name in sorted(names))}"
+            yield f"{what} {', '.join(unquoted(name, 40) for name in sorted(names))}"
     for name in sorted(now.keys() & before.keys()):
         for option in sorted(now[name].keys() & before[name].keys()):
             old, new = before[name][option], now[name][option]
             if old != new:
-                both = f", {old} in place of {new}" if isinstance(old, int | float) else ""
-                yield f"with another {shown(option, 40)[1:-1]} of {name}{both}"
+                both = f", {shown(old)} in place of {new}" if isinstance(old, int | float) else ""
+                yield f"with another {unquoted(option, 40)} of {name}{both}"
