@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, objects_of, parse_object
 
 Row = Mapping[str, Any]
 
@@ -162,14 +162,8 @@ def _of_arrow(source: Path) -> Iterator[tuple[str, Row]]:
 
 def _of_lines(source: Path) -> Iterator[tuple[str, Row]]:
     with opened_lines(source) as lines:
-        number = 0
-        while line := lines.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            if not line.isspace():
-                try:
-                    yield f"{source}:{number}", parse_object(line, MAX_LINE_BYTES)
-                except InputError as error:
-                    raise InputError(f"{source}:{number}: (line): {error}") from None
+        for number, row in objects_of(lines, source):
+            yield f"{source}:{number}", row
 
 
 def _of_eval(source: Path) -> Iterator[tuple[str, Row]]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_of
-from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
+from grpo_guard.core.quoting import unquoted
 from grpo_guard.core.registry import with_remedy
 
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
@@ -113,7 +114,7 @@ def listed(names: Iterable[str]) -> str:
     """Names of columns for a message: escaped, since a sender may have chosen them, and bounded."""
     found = list(names)
     more = len(found) - _MOST_LISTED
-    shortened = [shown(name, 40)[1:-1] for name in found[:_MOST_LISTED]]
+    shortened = [unquoted(name, 40) for name in found[:_MOST_LISTED]]
     return ", ".join(shortened) + (f" and {more:,} more" if more > 0 else "")
 
 
@@ -150,7 +151,7 @@ def _options(mapped: Mapping[str, str]) -> str:
 
 
 def _word(column: str) -> str:
-    return shlex.quote(shown(column, 80)[1:-1])
+    return shlex.quote(unquoted(column))
 
 
 def _guesses(

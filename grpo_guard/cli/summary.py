@@ -10,7 +10,7 @@ from typing import Any
 from grpo_guard.cli.rows import Row
 from grpo_guard.cli.terminal import terminal
 from grpo_guard.cli.verdict_table import VerdictTable
-from grpo_guard.core.completion import shown
+from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 MOST_NODES = 10_000
@@ -137,9 +137,7 @@ class Summary:
         for reason in self.commonest():
             example = _shortened(reason["example"], 120)
             about = f"{reason['kind']} ({reason['verifier']})"
-            parts.append(
-                f"rejected, {shown(about, 80)[1:-1]}: {reason['count']:,}, such as {example}"
-            )
+            parts.append(f"rejected, {unquoted(about)}: {reason['count']:,}, such as {example}")
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
                 example = _shortened(self._example[cause], 400)
@@ -177,7 +175,7 @@ class Summary:
         table = Table("node", *(o.value for o in Outcome), box=None)
         for name, count in self._worst()[:SHOWN_NODES]:
             numbers: list[Any] = [f"{count[o]:,}" for o in Outcome]
-            table.add_row(shown(name)[1:-1].replace("[", r"\["), *numbers)
+            table.add_row(unquoted(name).replace("[", r"\["), *numbers)
         into = io.StringIO()
         terminal(file=into, width=100).print(table)
         more = len(self.nodes) - SHOWN_NODES

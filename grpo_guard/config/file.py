@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -35,6 +35,13 @@ from grpo_guard.config.preset_options import (
     require_plain,
 )
 from grpo_guard.config.presets import POLICIES, PRESETS
+from grpo_guard.config.sections import (
+    IdentityConfig,
+    LedgerConfig,
+    PolicyConfig,
+    identity_of,
+    ledger_of,
+)
 from grpo_guard.config.tree import WRAPPERS, build_verifier, not_a_node, unwrapped, verifier_options
 from grpo_guard.config.yaml_text import mapping_from, unreadable
 from grpo_guard.core.detokenizer import Detokenizer
@@ -46,7 +53,6 @@ from grpo_guard.core.options import (
     Options,
     in_file,
     named,
-    options_of,
     shown,
     without_secrets,
 )
@@ -58,10 +64,6 @@ from grpo_guard.guard.references import References
 from grpo_guard.guard.state_owner import claim_state, claims_held
 from grpo_guard.guard.workers.texts import MOST_WORKERS, Workers
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-from grpo_guard.nodes.identity.gate import Identity
-from grpo_guard.nodes.identity.keys import IdentityError
-from grpo_guard.nodes.identity.ring import MOST_PINNED, KeyRing
-from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
@@ -74,26 +76,6 @@ __all__ = [
     "unwrapped",
     "verifier_options",
 ]
-
-if TYPE_CHECKING:
-
-    class PolicyConfig(Options): ...
-
-    class LedgerConfig(Options):
-        path: str | None
-        exclude: bool
-
-    class IdentityConfig(Options):
-        keys: str | None
-        pin: bool
-        most_pinned: int
-
-else:
-    _LEDGER = {"path": (str | None, None), "exclude": (bool, True)}
-    PolicyConfig = options_of("PolicyConfig", Policy)
-    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, fields=_LEDGER)
-    _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
-    IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 
 
 class GuardConfig(Options):
@@ -232,7 +214,9 @@ class GuardConfig(Options):
                 for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
-            guard.identity, guard.references = self._identity(), self._references()
+            if self.identity is not None:
+                guard.identity = identity_of(self.identity, self._store())
+            guard.references = self._references()
             guard = self._asking(guard)
             try:
                 guard.log, guard.workers = self.log, Workers(self.workers)
@@ -330,14 +314,7 @@ class GuardConfig(Options):
         store, ledger = self._store(), None
         verifier = build_verifier(self.verifier, self.alpha, store=store, live=live)
         if self.ledger is not None:
-            try:
-                path = self.ledger.path if store is None else store.path
-                assert path is not None  # see _one_kind
-                ledger = EvidenceLedger(
-                    path, **self.ledger.explicit_values(without={"exclude", "path"})
-                )
-            except (ValueError, LedgerError) as error:
-                raise ConfigError(f"ledger: {error}") from None
+            ledger = ledger_of(self.ledger, store)
             if self.ledger.exclude:
                 # Not in a cascade: completions that it cut off would yield no evidence, so a
                 # convicted node could never show that it has improved.
@@ -349,20 +326,6 @@ class GuardConfig(Options):
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
-
-    def _identity(self) -> Identity | None:
-        if self.identity is None:
-            return None
-        options = self.identity.explicit_values()
-        file, of_ring = options.pop("keys", None), ("pin", "most_pinned")
-        ring = {name: options.pop(name) for name in of_ring if name in options}
-        if file is None and not ring.get("pin"):
-            raise ConfigError("identity.keys: expected a file of public keys, or pin: true")
-        try:
-            keys = KeyRing(**ring) if file is None else KeyRing.from_file(file, **ring)
-            return Identity(keys, store=self._store(), **options)
-        except (IdentityError, ModuleNotFoundError) as error:
-            raise ConfigError(f"identity: {error}") from None
 
     def _references(self) -> References | None:
         try:

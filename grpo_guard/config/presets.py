@@ -16,14 +16,13 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from grpo_guard.config.preset_arguments import checked
+from grpo_guard.config.preset_guard import guard_of, of_share, require_share, store_of
 from grpo_guard.config.preset_models import on_model, reader_of
 from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.naming import near
 from grpo_guard.core.registry import needing_extra
 from grpo_guard.core.sampling import SamplingSpec
@@ -31,15 +30,10 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
 from grpo_guard.guard.policy import Policy
-from grpo_guard.guard.state_owner import claim_state
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
-
-if TYPE_CHECKING:
-    from grpo_guard.logprob.reader.reader import SpanReader
 
 logger = logging.getLogger("grpo_guard")
 
@@ -103,15 +97,16 @@ def same_weights(
     from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 
-    store = _store(state)
-    _require_share(share)
+    store = store_of(state)
+    require_share(share)
     options |= {"alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
     bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    scored = _of_share(bound, share, store, options.get("key"))
+    scored = of_share(bound, share, store, options.get("key"))
     stack = *beside, *scored, FalseSumsVerifier(), phrases
-    return _guard("same_weights", store, policy, *stack, workers=workers)
+    chosen = policy or POLICIES["same_weights"]
+    return guard_of("same_weights", store, chosen, *stack, workers=workers)
 
 
 @checked
@@ -153,13 +148,14 @@ def shared_seed(
         ImportError: transformers or torch is missing; the message names the install command.
     """
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
-    store = _store(state)
-    _require_share(share)
+    store = store_of(state)
+    require_share(share)
     options |= {"coin": coin, "alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
     replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
-    stack = *beside, *_of_share(replay, share, store)
-    return _guard("shared_seed", store, policy, *stack, workers=workers)
+    stack = *beside, *of_share(replay, share, store)
+    chosen = policy or POLICIES["shared_seed"]
+    return guard_of("shared_seed", store, chosen, *stack, workers=workers)
 
 
 @checked
@@ -205,14 +201,14 @@ def different_weights(
         ImportError: transformers or torch is missing; the message names the install command.
     """
     scales = _scales(length, length_scaling)
-    store = _store(state)
+    store = store_of(state)
     reads = reader_of(model, tokenizer, reader, frozen)
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
     if scales:  # a guard file always passes a whole policy
         chosen = replace(chosen, on_long=("scale", "keep"))
-    return _guard(
+    return guard_of(
         "different_weights",
         store,
         chosen,
@@ -293,8 +289,9 @@ def judged(
         raise ValueError(f"backend: {problem}")
     if problem := judge.backend.unreached():
         logger.warning("backend: %s. Until then, the judge abstains", problem)
-    stack, store = (*beside, judge), _store(state)
-    return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
+    stack, store = (*beside, judge), store_of(state)
+    chosen = policy or POLICIES["judged"]
+    return guard_of("judged", store, chosen, *stack, tokenizer=tokenizer, workers=workers)
 
 
 @checked
@@ -347,54 +344,3 @@ if not TYPE_CHECKING:
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         known = "" if name.startswith("__") else f"; the presets are {', '.join(PRESETS)}{hint}"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{known}")
-
-
-def _guard(
-    name: str,
-    store: NodeStore,
-    policy: Policy | None,
-    *verifiers: CompletionVerifier,
-    length_scaling: LengthScaling | None = None,
-    reader: SpanReader | None = None,
-    tokenizer: Any = None,
-    workers: int | None = None,
-) -> Guard:
-    """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
-    ledger = store.ledger()
-    stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)
-    if reader is not None:
-        from grpo_guard.logprob.reader.verifier import ReaderVerifier
-
-        stack = ReaderVerifier(stack, reader, store=store)
-    guard = Guard(
-        stack, policy=policy or POLICIES[name], ledger=ledger, length_scaling=length_scaling,
-        tokenizer=tokenizer, workers=workers,
-    )  # fmt: skip
-    claim_state(store, stack)
-    return guard
-
-
-def _require_share(share: Any) -> None:
-    """Refuse a share before a model is loaded."""
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
-
-
-def _of_share(
-    verifier: Any, share: float, store: NodeStore, key: bytes | None = None
-) -> list[CompletionVerifier]:
-    """A log-prob verifier on a share of each node's completions; the form of all is checked.
-
-    A ``key`` makes the choice repeatable, as it does the verifier's own draws.
-    """
-    if share == 1:
-        return [verifier]
-    from grpo_guard.guard.spot_checks import SpotCheck
-    from grpo_guard.logprob.form import FormVerifier
-
-    drawn = None if key is None else blake2b(key, person=b"spot checks").hexdigest()
-    return [SpotCheck(verifier, share=share, key=drawn, store=store), FormVerifier(verifier)]
-
-
-def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
-    return state if isinstance(state, NodeStore) else NodeStore(state)

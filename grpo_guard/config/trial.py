@@ -29,30 +29,31 @@ def tried(config: GuardConfig) -> Iterator[Guard]:
         changed: dict[str, object] = {}
         with config.naming_errors():
             if config.state:
-                _require("", Path(config.state) / FILE, folder=True)
+                with _said_of(""):
+                    _require_store(Path(config.state))
                 changed["state"] = folder
             if ledger is not None and ledger.path is not None:
-                _require("ledger: ", Path(ledger.path), folder=False)
+                with _said_of("ledger: "):
+                    require_usable(Path(ledger.path))
                 own = {"path": str(Path(folder) / FILE)}
                 changed["ledger"] = ledger.model_copy(update=own)
             if config.log is not None:
-                _require_log(Path(config.log))
+                with _said_of(""):
+                    require_writable(Path(config.log), make=False)
                 changed["log"] = str(Path(folder) / "verdicts.jsonl")
         yield config.model_copy(update=changed).build()
 
 
-def _require(place: str, path: Path, *, folder: bool) -> None:
+def _require_store(folder: Path) -> None:
+    require_folder(folder)
+    if folder.is_dir():
+        require_usable(folder / FILE)
+
+
+@contextmanager
+def _said_of(place: str) -> Iterator[None]:
+    """Turn what checks raise into errors of a guard file."""
     try:
-        if folder:
-            require_folder(path.parent)
-        if not folder or path.parent.is_dir():
-            require_usable(path)
+        yield
     except (ValueError, LedgerError) as error:
         raise ConfigError(f"{place}{error}") from None
-
-
-def _require_log(path: Path) -> None:
-    try:
-        require_writable(path, make=False)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

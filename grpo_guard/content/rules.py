@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypedDict
 from grpo_guard.content.endings import end_marks_noted
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import Kind, Severity
+from grpo_guard.core.arguments import is_finite, require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.core.scope import Runnable, Scope
@@ -83,9 +84,8 @@ class RuleVerifier(CompletionVerifier):
         count_alpha: float = 5e-4,
         count_odds: float = 3.0,
     ) -> None:
-        if not _is_number(count_alpha) or not 0 < count_alpha < 1:
-            raise ValueError(f"count_alpha: expected a number in (0, 1), got {count_alpha!r:.80}")
-        if not _is_number(count_odds) or not 1 <= count_odds <= 100:
+        require_level("count_alpha", count_alpha)
+        if not is_finite(count_odds) or not 1 <= count_odds <= 100:
             raise ValueError(f"count_odds: expected a number in [1, 100], got {count_odds!r:.80}")
         if store is not None and not isinstance(store, NodeStore):
             raise ValueError(f"store: expected a NodeStore or None, got {store!r:.80}")
@@ -189,10 +189,6 @@ class RuleVerifier(CompletionVerifier):
         """
         ranks = [_RANKS[self.severities[kind]] for kind in kinds]
         return sorted(sorted(range(len(kinds)), key=ranks.__getitem__)[:limit])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Look(Runnable):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from grpo_guard.core.naming import UnknownNameError, choose
 from grpo_guard.core.quoting import shown
@@ -114,9 +114,11 @@ def expected_verifier(where: str, got: object) -> TypeError:
     return TypeError(f"{where}: expected a CompletionVerifier, got {hint}")
 
 
-def is_finite(value: object) -> bool:
-    """Whether it is a finite number, and neither True nor False."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold, and neither True nor False."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def is_count(value: object, least: int = 0) -> bool:
@@ -124,9 +126,10 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def is_level(value: object) -> bool:
-    """Whether it is a number in (0, 1), of Python or NumPy."""
-    return isinstance(value, Real) and 0 < float(value) < 1
+def require_level(where: str, value: object) -> None:
+    """Raise ValueError unless it is a number in (0, 1), of Python or NumPy."""
+    if not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{where}: expected a number in (0, 1), got {value!r:.80}")
 
 
 def whole(value: Any) -> int | None:

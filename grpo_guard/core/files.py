@@ -65,6 +65,21 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
         yield file
 
 
+def obstacle(folder: Path) -> tuple[Path, str] | None:
+    """What is in the way of a folder, and why; None if it exists or can be made.
+
+    Raises:
+        OSError, ValueError: there can be no such name.
+    """
+    around = (folder, *folder.parents)
+    there = next(one for one in around if one.exists() or one.is_symlink())
+    if not there.is_dir():
+        return there, "File exists" if there == folder else "Not a directory"
+    if there != folder and not os.access(there, os.W_OK | os.X_OK):
+        return there, "Permission denied"
+    return None
+
+
 def require_other(out: Path, *read: Path) -> None:
     """Raise FileExistsError if the result would overwrite one of the input files."""
     for path in read:

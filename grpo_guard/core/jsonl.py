@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from grpo_guard.core.completion import Completion, CompletionError, shown
 
@@ -31,18 +31,24 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) for each non-empty line. Raises InputError if the file cannot be read,
     or a line is not a JSON object."""
     try:
-        number = 0
         with path.open("rb") as lines:
-            while line := lines.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if not line.isspace():
-                    yield number, parse_object(line, MAX_LINE_BYTES)
-    except InputError as error:
-        raise InputError(f"{path}:{number}: (line): {error}") from None
+            yield from objects_of(lines, path)
     except OSError as error:
         raise InputError(
             f"{path}: (file): expected a readable file, got {error.strerror}"
         ) from None
+
+
+def objects_of(lines: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_objects` of an open file."""
+    number = 0
+    while line := lines.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if not line.isspace():
+            try:
+                yield number, parse_object(line, MAX_LINE_BYTES)
+            except InputError as error:
+                raise InputError(f"{path}:{number}: (line): {error}") from None
 
 
 def read_completions(path: Path) -> list[Completion]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
 
 _LEAST: Final = 1e-300
@@ -65,6 +66,29 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
         )
     total = math.fsum(shares)
     return [share / total for share in shares]
+
+
+def budget_shares(
+    where: str, members: Sequence[Any], alpha: float | None, shares: Sequence[float] | None
+) -> list[float]:
+    """Each member's share of the budget ``alpha``, see `normalised_shares`.
+
+    Raises:
+        ValueError: a value is out of range, or a member's smallest p-value is above its share of
+            ``alpha``: it could never reject. It begins with ``where``.
+    """
+    if alpha is not None:
+        require_level(f"{where}.alpha", alpha)
+    normalised = normalised_shares(shares, len(members), f"{where}.shares")
+    for member, share in zip(members, normalised, strict=True):
+        least = smallest_p(member)
+        if alpha is not None and least > alpha * share:
+            raise ValueError(
+                f"{where}.alpha: expected {member.name}'s share, {alpha * share:.2g}, to be at "
+                f"least its smallest p-value, {least:.2g}; calibrate it on more honest "
+                f"completions, or give it a larger share, got alpha={alpha!r}"
+            )
+    return normalised
 
 
 def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:

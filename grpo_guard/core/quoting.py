@@ -65,6 +65,11 @@ def shown(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
+def unquoted(text: str, most: int = 80) -> str:
+    """An untrusted text as `shown` writes it, without the quotes; for names in a list or table."""
+    return shown(text, most)[1:-1]
+
+
 def _shape(kind: type, value: Any) -> str:
     """The shape of an array or a tensor, for errors, because the shape is usually what is wrong; ""
     if it cannot be read, as that of a nested tensor."""

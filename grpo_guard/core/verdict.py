@@ -311,6 +311,17 @@ def noted(verdict: Verdict, note: Finding | None) -> Verdict:
     return verdict if note is None else replace(verdict, findings=(*verdict.findings, note))
 
 
+def negated(verdict: Verdict, verifier: str) -> Verdict:
+    """The opposite of a judgement, as the named verifier's; others keep their outcome, and so does
+    what a spot check skipped."""
+    outcome = verdict.outcome
+    unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
+    if verdict.cause is Cause.JUDGED and not unseen:
+        outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
+    # The p-value tests the member's hypothesis, not its opposite.
+    return replace(verdict, outcome=outcome, verifier=verifier, p_value=None, members=(verdict,))
+
+
 def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
     """Merge findings; one that two members share is reported once, with the first message.
 

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
-from grpo_guard.core.arguments import expected_verifier, is_level, require_once
+from grpo_guard.core.arguments import expected_verifier, require_once
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.naming import name_after_itself
-from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
+from grpo_guard.core.p_values import bonferroni, budget_shares, decided_by_p, smallest_p
 from grpo_guard.core.scope import Runnable, Scope, check_class, widest
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.verdict import (
-    NOT_CHECKED,
     Cause,
     Outcome,
     Verdict,
     applicable_of,
     merged_findings,
+    negated,
 )
 
 
@@ -202,16 +201,8 @@ class Not(ByRow):
         self.name = f"not({member.name})"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
-
-    def _negate(self, verdict: Verdict) -> Verdict:
-        outcome = verdict.outcome
-        unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
-        if verdict.cause is Cause.JUDGED and not unseen:
-            outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
-        # The p-value tests the member's hypothesis, not its opposite.
-        turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
-        return replace(turned, members=(verdict,))
+        columns = supervised_each(self.member, batches)
+        return [[negated(verdict, self.name) for verdict in column] for column in columns]
 
 
 class Ensemble(ByRow):
@@ -312,20 +303,9 @@ class AllOf(Ensemble):
     ) -> None:
         # Shares refer to the members as given, so do not flatten them.
         super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
-        kind = type(self).__name__
-        if alpha is not None and not is_level(alpha):
-            raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
+        self.shares = budget_shares(type(self).__name__, self.members, alpha, shares)
         self.alpha = None if alpha is None else float(alpha)
         self.plain = alpha is None and shares is None
-        self.shares = normalised_shares(shares, len(self.members), f"{kind}.shares")
-        for member, share in zip(self.members, self.shares, strict=True):
-            least = smallest_p(member)
-            if alpha is not None and least > alpha * share:
-                raise ValueError(
-                    f"{kind}.alpha: expected {member.name}'s share, {alpha * share:.2g}, to be at "
-                    f"least its smallest p-value, {least:.2g}; calibrate it on more honest "
-                    f"completions, or give it a larger share, got alpha={alpha!r}"
-                )
 
     @property
     def smallest_p(self) -> float:

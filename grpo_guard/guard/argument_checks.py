@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.files import obstacle
 from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier
@@ -70,29 +71,36 @@ def require_writable(path: Path, *, make: bool = True) -> None:
     Raises:
         ValueError: they cannot.
     """
-    folder, problem = path.parent, _not_made(path.parent, make)
-    there = path if path.exists() else folder
-    if path.is_dir():
-        problem = "which is a folder; name a file in it"
-    elif problem is None and there.exists() and not os.access(there, os.W_OK):
-        problem = "which this process may not write; change its rights, or name another"
+    try:
+        problem = _problem(path, make)
+    except (OSError, ValueError) as error:
+        problem = f"which cannot be written ({getattr(error, 'strerror', None) or error})"
     if problem:
         raise ValueError(f"log: expected a file to append verdicts to, got {path}, {problem}")
 
 
+def _problem(path: Path, make: bool) -> str | None:
+    folder = path.parent
+    if path.is_dir():
+        return "which is a folder; name a file in it"
+    if not folder.is_dir():
+        if hint := unexpanded(folder):
+            return f"in a folder that does not exist{hint}"
+        if why := _not_made(folder, make):
+            return f"in a folder that does not exist and cannot be made ({why})"
+    there = path if path.exists() else folder
+    if there.exists() and not os.access(there, os.W_OK):
+        return "which this process may not write; change its rights, or name another"
+    return None
+
+
 def _not_made(folder: Path, make: bool) -> str | None:
-    """Why a missing folder cannot be created; None if it can be, or exists. With ``make``, create
-    it."""
-    if folder.is_dir():
-        return None
-    if hint := unexpanded(folder):
-        return f"in a folder that does not exist{hint}"
+    """Why a missing folder cannot be created; None if it can be. With ``make``, create it."""
+    if not make:
+        found = obstacle(folder)
+        return None if found is None else f"in {found[0]}"
     try:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-            return None
-        over = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-        why = None if over.is_dir() and os.access(over, os.W_OK | os.X_OK) else f"in {over}"
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-    return why and f"in a folder that does not exist and cannot be made ({why})"
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

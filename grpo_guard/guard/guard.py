@@ -30,7 +30,7 @@ from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import unseen
-from grpo_guard.guard.reward_checks import RewardCheck, numbers_in
+from grpo_guard.guard.reward_checks import RewardCheck
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.guard.sources import Ledger as Ledger
 from grpo_guard.guard.sources import Sources
@@ -340,17 +340,17 @@ class Guard:
                 self.workers.require_none_lost()
         policy = policy or self.policy
         watches = policy.watches
-        rewards = self._rewards.read(rewards, review, self.failures, watches=watches)
+        returned, counted = self._rewards.read(rewards, review, self.failures, watches=watches)
         refuse_abstentions(policy, review.verdicts)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
-            [[reward] for reward in (numbers_in(rewards) if watches else rewards)], rulings, policy,
+            [[reward] for reward in counted], rulings, policy,
             groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
             lowest_seen=self._lowest.least if any(rulings) else 0.0,
         )  # fmt: skip
         self._lowest.add(settled.lowest)
-        return rewards if watches else [reward for (reward,) in settled.rewards]
+        return returned if watches else [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:
         """`review` in a thread, without blocking the running loop."""

@@ -25,8 +25,8 @@ class RewardCheck:
 
     def read(
         self, rewards: Any, review: Any, failures: GraderFailures | None, *, watches: bool = False
-    ) -> list[Any]:
-        """The rewards, each as the object that was returned.
+    ) -> tuple[list[Any], list[float | None]]:
+        """The rewards, each as the object that was returned, and as what settlement counts.
 
         Args:
             rewards: Numbers or None, one per completion; a list, an array or a tensor, [n].
@@ -41,8 +41,9 @@ class RewardCheck:
             raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
         found = _listed(rewards, any_shape=watches)
         if watches:
-            self._look_at(numbers_in(found))
-            return found
+            numbers = [reward if _is_number(reward) else None for reward in found]
+            self._look_at(numbers)
+            return found, numbers
         for i, reward in enumerate(found):
             if reward is not None and type(reward) is not float and not _is_number(reward):
                 raise TypeError(
@@ -50,9 +51,10 @@ class RewardCheck:
                     "one number: write float(...), or guard several functions as one list"
                 )
         if failures is not None:
-            return finite_or_none(found)
+            finite = finite_or_none(found)
+            return finite, finite
         self._look_at(found)
-        return found
+        return found, found
 
     def _look_at(self, rewards: Sequence[float | None]) -> None:
         odd = 0 if self._warned else sum(r is not None and not math.isfinite(r) for r in rewards)
@@ -64,11 +66,6 @@ class RewardCheck:
                 "leaves these completions out. This warning comes once",
                 odd, len(rewards),
             )  # fmt: skip
-
-
-def numbers_in(rewards: Sequence[Any]) -> list[float | None]:
-    """The rewards, with None in place of anything that is not a number."""
-    return [reward if _is_number(reward) else None for reward in rewards]
 
 
 def _listed(rewards: Any, *, any_shape: bool) -> list[Any]:

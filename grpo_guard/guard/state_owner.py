@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.files import write_whole
-from grpo_guard.core.quoting import shown
+from grpo_guard.core.jsonl import InputError, parse_object
+from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.nodes.store import NodeStore
 
@@ -121,12 +122,11 @@ def _arguments(kind: type) -> set[str]:
 def _read(path: Path) -> Described | None:
     """The verifiers in the note, {} if it is damaged; None if it is missing or not our file."""
     try:
-        if path.stat().st_size > _LARGEST:
-            return None
-        note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with path.open("rb") as file:
+            note = parse_object(file.read(_LARGEST + 1), _LARGEST)
+    except (OSError, InputError):
         return None
-    if not isinstance(note, dict) or note.get("format") != FORMAT:
+    if note.get("format") != FORMAT:
         return None
     known = note.get("verifiers")
     valid = isinstance(known, dict) and all(isinstance(one, dict) for one in known.values())
@@ -137,10 +137,10 @@ def _differences(before: Described, now: Described) -> Iterator[str]:
     gone, added = before.keys() - now.keys(), now.keys() - before.keys()
     for what, names in (("with", gone), ("without", added)):
         if names:
-            yield f"{what} {', '.join(shown(name, 40)[1:-1] for name in sorted(names))}"
+            yield f"{what} {', '.join(unquoted(name, 40) for name in sorted(names))}"
     for name in sorted(now.keys() & before.keys()):
         for option in sorted(now[name].keys() & before[name].keys()):
             old, new = before[name][option], now[name][option]
             if old != new:
-                both = f", {old} in place of {new}" if isinstance(old, int | float) else ""
-                yield f"with another {shown(option, 40)[1:-1]} of {name}{both}"
+                both = f", {shown(old)} in place of {new}" if isinstance(old, int | float) else ""
+                yield f"with another {unquoted(option, 40)} of {name}{both}"

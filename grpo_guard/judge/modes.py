@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.delimiters import read_back
@@ -94,8 +95,7 @@ class LogitMode(VerdictMode):
     top_logprobs = 20
 
     def __init__(self, threshold: float = 0.5, least_mass: float = 0.5) -> None:
-        if not 0 < threshold < 1:
-            raise ValueError(f"LogitMode.threshold: expected a number in (0, 1), got {threshold!r}")
+        require_level("LogitMode.threshold", threshold)
         if not 0 <= least_mass <= 1:
             raise ValueError(
                 f"LogitMode.least_mass: expected a number in [0, 1], got {least_mass!r}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.sampling import SamplingSpec
@@ -115,8 +116,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         strict: bool = False,
         name: str | None = None,
     ) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        require_level("alpha", alpha)
         if not isinstance(sampling, SamplingSpec):
             raise TypeError(f"sampling: expected a SamplingSpec, got {shown(sampling)}")
         if tokenizer is None:

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import changes, copies, report
@@ -84,8 +85,7 @@ class EvidenceLedger:
     ) -> None:
         if isinstance(max_nodes, bool) or not 1 <= max_nodes <= _MOST_NODES:
             raise ValueError(f"max_nodes: expected 1 to {_MOST_NODES:,} names, got {max_nodes!r}")
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        require_level("alpha", alpha)
         if not 0 < half_life < float("inf"):
             raise ValueError(f"half_life: expected a number of rounds > 0, got {half_life!r}")
         self.path = Path(path)

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, Final, Protocol
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.nodes.e_process import FLOOR, EProcess, log_add, log_threshold
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import number, reading, require_format, text
@@ -83,8 +84,7 @@ class NodeMemory(Memory):
         store: NodeStore | None = None,
         name: str = "lengths",
     ) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"NodeMemory.alpha: expected a number in (0, 1), got {alpha!r}")
+        require_level("NodeMemory.alpha", alpha)
         if max_nodes < 3:
             # If two nodes differ, it is unclear which one is honest.
             raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")

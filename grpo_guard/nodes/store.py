@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.core.files import obstacle
 from grpo_guard.core.model_paths import unexpanded
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
@@ -78,15 +79,13 @@ def require_folder(folder: Path) -> None:
     if hint and not folder.is_dir():
         raise ValueError(f"state: expected a folder's path, got {str(folder)!r}{hint}")
     try:
-        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        found = obstacle(folder)
     except OSError as error:
         raise _not_made(folder, error.strerror) from None
-    if not there.is_dir():
-        raise _not_made(folder, "File exists" if there == folder else "Not a directory")
-    if there != folder and not os.access(there, os.W_OK | os.X_OK):
-        raise _not_made(folder, "Permission denied")
+    if found is not None:
+        raise _not_made(folder, found[1])
     # Here, and not with the first batch, of which every completion would be abstained on.
-    if there == folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    if folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(
             f"state: expected a folder that this process may read and write, got {str(folder)!r}; "
             "change its owner or its rights, or name another"

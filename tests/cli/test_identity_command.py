@@ -102,10 +102,10 @@ def test_help_loads_neither_torch_nor_cryptography() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
         "r = CliRunner().invoke(app, ['identity', 'verify', '--help']);"
-        "assert r.exit_code == 0, r.output;"
-        "assert not {'torch', 'cryptography'} & set(sys.modules)"
+        "print(r.exit_code, {'torch', 'cryptography'} & set(sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("0 set()\n", "", 0)
 
 
 def guard_file(tmp_path: Path, identity: str, more: str = "") -> Path:

@@ -276,6 +276,10 @@ CALLS = {
         lambda: Guard(SHOUTING, log="/dev/null/runs/log.jsonl"),
         r"log: expected a file .*in a folder that does not exist and cannot be made \(Not a dir",
     ),
+    "a log with an impossible name": (
+        lambda: Guard(SHOUTING, log=f"/tmp/{'x' * 300}/log.jsonl"),
+        r"log: expected a file .*, which cannot be written \(File name too long\)",
+    ),
     "a folder for a log": (
         lambda: Guard(SHOUTING, log="/"),
         "log: expected a file to append verdicts to, got /, which is a folder; name a file",

@@ -96,8 +96,11 @@ def test_evidence_and_deciding_members_are_shown(page):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_script_is_valid(page, tmp_path):
-    (tmp_path / "page.js").write_text(re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[0])
-    subprocess.run(["node", "--check", tmp_path / "page.js"], check=True)
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[0]
+    (tmp_path / "page.js").write_text(script)
+    read = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True)
+    assert (read.returncode, read.stderr) == (0, "")
+    assert script.strip()
 
 
 def test_rejected_rows_come_first_if_not_all_fit(tmp_path):

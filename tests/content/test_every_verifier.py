@@ -11,7 +11,7 @@ import pytest
 from grpo_guard import AllOf, Completion, Guard, Policy
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.core.registry import VERIFIERS, load, names
-from grpo_guard.core.testing import check_verifier
+from grpo_guard.core.testing import VerifierContract, check_verifier
 
 # The others need a model, a server, or a library; they have tests of their own.
 NEEDS_MORE = {"logprob_bound", "tail_probability", "seed_replay", "reference_likelihood", "judge"}
@@ -89,10 +89,15 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", KINDS)
 def test_verifier_keeps_the_contract(name):
     options = {AnswerWordsVerifier: {"severity": {"answer_words": "reject"}}}
-    kind = load(VERIFIERS, name)
-    check_verifier(
-        lambda: kind(**options.get(kind, {})), EXAMPLES[name], remembers=name == "recurrence"
-    )
+    kind, made = load(VERIFIERS, name), []
+
+    def make():
+        made.append(kind(**options.get(kind, {})))
+        return made[-1]
+
+    check_verifier(make, EXAMPLES[name], remembers=name == "recurrence")
+    promises = [check for check in dir(VerifierContract) if check.startswith("test_")]
+    assert len(made) >= len(promises) >= 8  # each is checked with a verifier of its own
 
 
 @pytest.mark.parametrize("name", KINDS)

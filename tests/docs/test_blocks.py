@@ -28,7 +28,7 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.cli.main import app
-from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
+from grpo_guard.config import WRAPPERS, ConfigError, GuardConfig, verifier_options
 from grpo_guard.config.preset_options import preset_options
 from grpo_guard.core.ensemble import Vote
 from grpo_guard.core.options import options_of
@@ -48,6 +48,7 @@ COMBINATORS = {
     "cascade": Cascade,
     "vote": Vote,
     "spot_checks": SpotCheck,
+    "ray": RayVerifier,
 }
 NOT_OF_PRESETS = ("preset", "policy", "identity", "references", "tokenizer", "log", "workers")
 OWN = re.compile(r"grpo_guard\b")
@@ -70,44 +71,82 @@ def imported(tree, seen):
     return seen
 
 
-# A table row is not a program; the adapters' contract checks it against the table.
-@named([b for b in all_blocks("python") if not b.text.startswith(" ")])
-def test_python_blocks_call_existing_names(block):
-    try:
-        tree = ast.parse(block.text, str(block))
-        names = imported(tree, {})
-    except ModuleNotFoundError as error:
-        if OWN.match(error.name or ""):
-            raise
-        pytest.skip(f"needs {error.name}")
+def calls(text, name="block"):
+    """(call, whether it fits the signature) for each call of what a block imports from us."""
+    tree = ast.parse(text, name)
+    names, found = imported(tree, {}), []
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         path = ast.unparse(call.func).split(".")
         if path[0] not in names or not all(part.isidentifier() for part in path):
             continue
-        target = names[path[0]]
-        for part in path[1:]:
-            target = getattr(target, part)
-        if inspect.isclass(target) and issubclass(target, Exception):
-            continue
-        plain = [a for a in call.args if not isinstance(a, ast.Starred)]
-        inspect.signature(target).bind_partial(*plain, **{k.arg: k for k in call.keywords if k.arg})
+        try:
+            target = resolved(names[path[0]], path[1:])
+            if not (inspect.isclass(target) and issubclass(target, Exception)):
+                plain = [a for a in call.args if not isinstance(a, ast.Starred)]
+                given = {k.arg: k for k in call.keywords if k.arg}
+                inspect.signature(target).bind_partial(*plain, **given)
+        except (AttributeError, TypeError):
+            found.append((ast.unparse(call), False))
+        else:
+            found.append((ast.unparse(call), True))
+    return found
+
+
+def resolved(target, path):
+    for part in path:
+        target = getattr(target, part)
+    return target
+
+
+# A table row is not a program; the adapters' contract checks it against the table.
+@named([b for b in all_blocks("python") if not b.text.startswith(" ")])
+def test_python_blocks_call_existing_names(block):
+    try:
+        found = calls(block.text, str(block))
+    except ModuleNotFoundError as error:
+        if OWN.match(error.name or ""):
+            raise
+        pytest.skip(f"needs {error.name}")
+    assert [call for call, fits in found if not fits] == []
+
+
+def test_mistaken_calls_of_a_block_are_found():
+    text = "from grpo_guard import Completion, presets\n"
+    text += "presets.judged()\npresets.failures_only(timeuot=1)\npresets.none()\nCompletion(1, 2)"
+    assert calls(text) == [
+        ("presets.judged()", True),
+        ("presets.failures_only(timeuot=1)", False),
+        ("presets.none()", False),
+        ("Completion(1, 2)", True),
+    ]
 
 
 @named([b for b in all_blocks("yaml") if b.file in (None, "guard.yaml")])
 def test_yaml_blocks_are_valid_guard_files(block):
     text = block.text.replace("{...}", "{engine: vllm, temperature: 1.0, top_k: 0, top_p: 1.0}")
-    data = yaml.safe_load(text)
+    assert checked(yaml.safe_load(text))
+
+
+def test_mistaken_options_of_a_block_are_found():
+    right = {"all": [{"type": "screens"}, {"ray": {"type": "code", "reach": True}}]}
+    assert checked({"verifier": right}) == ["all", "screens", "ray", "code"]
+    beside = {"preset": "different_weights", "beside": [{"type": "code", "raech": True}]}
+    for wrong in ({"verifier": {"type": "code", "raech": True}}, beside, {"preset": "jugded"}):
+        with pytest.raises(ConfigError, match="did you mean"):
+            checked(wrong)
+
+
+def checked(data):
+    """The preset, combinators and verifiers of a block, whose options have been checked."""
     if isinstance(data, list):
         data = {"verifier": data[0]}
     config = GuardConfig.read(data, "")
     config.whole_policy()
     if config.preset is None:
-        leaves(config.verifier)
-    else:
-        rest = {k: v for k, v in config.explicit_values().items() if k not in NOT_OF_PRESETS}
-        preset_options(config.preset).read(rest, config.preset)
-        for node in data.get("beside", []):
-            leaves(node)
+        return list(leaves(config.verifier))
+    rest = {k: v for k, v in config.explicit_values().items() if k not in NOT_OF_PRESETS}
+    preset_options(config.preset).read(rest, config.preset)
+    return [config.preset, *(name for node in data.get("beside", []) for name in leaves(node))]
 
 
 def leaves(node):
@@ -116,14 +155,14 @@ def leaves(node):
         said = {name: value for name, value in node.items() if name != "type"}
         if ":" not in node["type"]:
             verifier_options(load(VERIFIERS, node["type"])).read(said, node["type"])
+        yield node["type"]
         return
-    if "ray" in node:
-        options_of("ray", RayVerifier).read({k: v for k, v in node.items() if k != "ray"}, "ray")
-        return leaves(node["ray"])
     (kind,) = node.keys() & COMBINATORS.keys()
-    options_of(kind, COMBINATORS[kind]).read({k: v for k, v in node.items() if k != kind}, kind)
-    for inner in node[kind]:
-        leaves(inner)
+    options = {k: v for k, v in node.items() if k != kind}
+    options_of(kind, COMBINATORS[kind]).read(options, kind)
+    yield kind
+    for inner in node[kind] if isinstance(node[kind], list) else [node[kind]]:
+        yield from leaves(inner)
 
 
 @pytest.mark.parametrize(("block", "command"), CONSOLE, ids=lambda part: str(part)[:60])

@@ -107,7 +107,8 @@ def test_lost_reward_counts_if_seeds_agree_and_is_undecided_on_few() -> None:
     assert few.state is State.UNDECIDED
     assert few.cases[0].kept_out
     assert few.cases[0].reasons == (
-        "honest reward −14.3 % (2 equal seeds) compared with the attack-free runs, which may be chance",
+        "honest reward −14.3 % (2 equal seeds) compared with the attack-free runs, "
+        "which may be chance",
     )
     ruined = runs("text", "homogeneous", CLEAN, 1, reward=[0.1] * N)
     assert verdict_on(basis(seeds=1), ruined).state is State.COSTLY

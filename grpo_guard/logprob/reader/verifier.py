@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from grpo_guard.content.kinds import KINDS
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.severity import REPORT, Severity
+from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -315,7 +316,7 @@ class ReaderVerifier(Composed):
 
 
 def _require_level(option: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 0.5:
+    if not is_finite(value) or not 0 < value < 0.5:
         raise ValueError(f"{option}: expected a number in (0, 0.5), got {value!r:.80}")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -97,8 +98,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         memory_budget: int | None = None,
         name: str | None = None,
     ) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        require_level("alpha", alpha)
         if tail not in get_args(Tail):
             raise ValueError(f"tail: expected one of {', '.join(get_args(Tail))}, got {tail!r}")
         if tokenizer is None:
