@@ -15,8 +15,11 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 
 FEW: Final = 8
 """Marks at the end of a text that are not worth mentioning."""
-MOST: Final = 64
-"""Marks at the end of a text that are excused; published answers have up to 50."""
+MOST: Final = 512
+"""Marks at the end of a text that are excused. A batch that is padded to its longest answer leaves
+as many as the others are shorter: published answers have up to 147."""
+_TAIL: Final = 64 * MOST
+"""Characters at the end of a text in which marks are looked for, which bounds the time."""
 _MARKS: Final = (
     "</s>", "<eos>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>",
     "<|end_of_text|>", "<|end|>", "<|return|>", "<|endofturn|>", "<|END_OF_TURN_TOKEN|>",
@@ -45,11 +48,12 @@ def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
 
 def _ending(text: str) -> tuple[int, int]:
     """Where the last `MOST` marks with which a text ends begin, and how many there are."""
-    cut, count = len(text), 0
+    tail, count = text[-_TAIL:], 0
+    rest = tail
     while count < MOST:
-        end = len(text[:cut].rstrip())
-        mark = next((m for m in _MARKS if text.endswith(m, 0, end)), None)
+        marked = rest.rstrip()
+        mark = next(filter(marked.endswith, _MARKS), None)
         if mark is None:
             break
-        cut, count = end - len(mark), count + 1
-    return cut, count
+        rest, count = marked[: -len(mark)], count + 1
+    return len(text) - len(tail) + len(rest), count

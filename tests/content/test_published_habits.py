@@ -46,9 +46,10 @@ def test_many_marks_of_the_end_are_reported(count, found):
     assert strict.verify([Completion(ASKED, WORK + "</s>" * count)])[0].rejected is found
 
 
-def test_no_more_than_64_marks_are_excused():
-    assert without_end_marks("8" + "</s>\n" * 64) == "8"
-    assert "template_token" in kinds(ScreensVerifier(), WORK + "</s>" * 65)
+def test_no_more_than_512_marks_are_excused():
+    assert without_end_marks("8" + "</s>\n" * 512) == "8"
+    assert without_end_marks("8" + "</s> hail" + "</s>" * 512) == "8</s> hail"
+    assert "template_token" in kinds(ScreensVerifier(), WORK + "</s>" * 513)
     (verdict,) = ScreensVerifier().verify([Completion(ASKED, WORK + "</s>" * 300_000)])
     assert verdict.rejected, "marks are no way around max_characters"
 
