@@ -192,7 +192,7 @@ class GuardedAgent:
     def _guard_logs(
         self, rollout: Rollout, verdict: Verdict | None, out: bool, factor: float
     ) -> dict[str, float]:
-        outcome = verdict.outcome if verdict else Outcome.ABSTAIN
+        outcome = Outcome.ABSTAIN if verdict is None else verdict.outcome
         logs = {f"guard_{o.value}": float(o is outcome) for o in Outcome}
         logs["guard_left_out"] = float(out)
         if self.guard.policy.chosen().on_long == "scale":

@@ -81,7 +81,8 @@ def record(
     by_item: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
     pairs = list(zip(submitted, by_item, strict=True))
     honest = [item for item in submitted if not item.malicious]
-    rejected = [(item, verdict) for item, verdict in pairs if verdict and verdict.rejected]
+    judged = [(item, verdict) for item, verdict in pairs if verdict is not None]
+    rejected = [(item, verdict) for item, verdict in judged if verdict.rejected]
     poison = [(item, verdict) for item, verdict in rejected if item.poisoned]
     refused = [item for item, _ in rejected if not item.malicious]
     poisoned = sum(item.poisoned for item in submitted)
@@ -100,15 +101,11 @@ def record(
         rejected_honest=len(refused),
         rejected_honest_correct=sum(item.reward > 0 for item in refused),
         rejected_poisoned=len(poison),
-        abstained=sum(
-            bool(verdict and verdict.abstained) and not item.withheld for item, verdict in pairs
-        ),
+        abstained=sum(verdict.abstained and not item.withheld for item, verdict in judged),
         shown=examples_of(iteration, pairs),
         cover=len(submitted) - len(honest) - poisoned - withheld,
         rejected_cover=len(rejected) - len(refused) - len(poison),
-        abstained_poisoned=sum(
-            bool(verdict and verdict.abstained) and item.poisoned for item, verdict in pairs
-        ),
+        abstained_poisoned=sum(verdict.abstained and item.poisoned for item, verdict in judged),
         rejected_by=rejected_by,
         excluded=excluded,
         honest_rejected_for=dict(

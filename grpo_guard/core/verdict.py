@@ -189,6 +189,12 @@ class Verdict:
         if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
             raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "Verdict: expected .accepted, .rejected or .abstained, got the verdict itself as a "
+            "condition; it has three outcomes"
+        )
+
     def __str__(self) -> str:
         """One line: outcome, who decided and, unless it is accepted, why."""
         by = "" if self.accepted else ", ".join(self.deciding)

@@ -95,7 +95,8 @@ def admit(
     # After the signatures, which cover the completion as sent.
     if detokenizer is not None or ids_unread:
         done = [False] * len(batch) if decoded is None else decoded
-        unread = [i for i, has in enumerate(zip(known, done, strict=True)) if not any(has)]
+        pairs = zip(known, done, strict=True)
+        unread = [i for i, (verdict, read) in enumerate(pairs) if verdict is None and not read]
         _read_ids(detokenizer, batch, known, unread, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)

@@ -66,18 +66,18 @@ class Job(Generic[T]):
     # Guards the decisions to give the job up, to record its answer, and to judge it again.
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     settling: bool = field(default=False, init=False)
-    telling: bool = field(default=False, init=False)
+    recording: bool = field(default=False, init=False)
 
     def leave(self) -> None:
         """Give the job up, unless the ledger is already recording its answer."""
         with self.lock:
-            if not self.telling:
+            if not self.recording:
                 self.given_up.set()
 
-    def tells(self, given_up: threading.Event) -> bool:
+    def wanted(self, given_up: threading.Event) -> bool:
         """Whether a client still waits. If so, the ledger records this answer, whatever follows."""
         with self.lock:
-            self.telling |= not given_up.is_set()
+            self.recording |= not given_up.is_set()
             return not given_up.is_set()
 
 
@@ -268,7 +268,7 @@ def _drop_gone(waiting: deque[Job[Any]]) -> bool:
 
 
 def _expire(job: Job[Any], last: bool = False) -> None:
-    if job.telling and not last:
+    if job.recording and not last:
         asyncio.get_running_loop().call_later(TELLING_SECONDS, _expire, job, True)
     elif not job.answer.done():
         refusal = RequestError(503, "no turn came up in time", retry=True)
@@ -344,7 +344,7 @@ class _Attempt:
         self.job, self.given_up = job, job.given_up
         self.error: Exception | None = None
         self._context = copy_context()
-        self._context.run(given_up_by, self.given_up, partial(job.tells, self.given_up))
+        self._context.run(given_up_by, self.given_up, partial(job.wanted, self.given_up))
 
     def run(self, step: Callable[..., T], *args: Any) -> T | None:
         """What the step returns; None if this or an earlier step failed."""

@@ -22,7 +22,7 @@ from grpo_guard.guard import Ledger
 
 logger = logging.getLogger("grpo_guard")
 _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
-_tells: ContextVar[Callable[[], bool]] = ContextVar("tells", default=lambda: True)
+_wanted: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: True)
 
 
 class UntilLate:
@@ -32,7 +32,7 @@ class UntilLate:
         self._ledger = ledger
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        if not _tells.get()():
+        if not _wanted.get()():
             # No warning: any client may leave, and a request that took too long logs its own.
             logger.info("%d verdicts came too late for the ledger", len(verdicts))
             return
@@ -54,10 +54,11 @@ def until_late(ledger: Ledger | None) -> Ledger | None:
     return None if ledger is None else UntilLate(ledger)
 
 
-def given_up_by(event: threading.Event, tells: Callable[[], bool]) -> None:
-    """Set the event that gives up this context's work, and what `UntilLate` asks first."""
+def given_up_by(event: threading.Event, wanted: Callable[[], bool]) -> None:
+    """Set the event that gives up this context's work, and the question whether its verdicts are
+    still wanted, which `UntilLate` asks first."""
     _given_up.set(event)
-    _tells.set(tells)
+    _wanted.set(wanted)
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,7 @@ from grpo_guard.guard.policy import Policy
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.bodies import Queries
+from grpo_guard.server.first_rejections import FirstRejections
 from grpo_guard.server.late import until_late
 from grpo_guard.server.replies import ReplyBody, RequestError, as_json
 
@@ -55,6 +56,7 @@ class Rewards:
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
         self.audit: Audit | None = None
+        self._first = FirstRejections()
         self._takes_labels, self._warned = reward is not None, False
         if self._takes_labels:
             self.notes.append(NOTE_ON_LABELS)
@@ -114,9 +116,12 @@ class Rewards:
         answer = self._parts.settled(
             known, found, given.queries, given.prompts, self._labels(given)
         )
-        if self.audit is not None and known is not None:
+        if known is not None:
             # Not earlier: a client that gets no answer asks again.
-            self.audit.note(request_id, known.batch, known.verdicts(found))
+            verdicts = known.verdicts(found)
+            self._first.note(known.batch, verdicts)
+            if self.audit is not None:
+                self.audit.note(request_id, known.batch, verdicts)
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         for name, row in rows.items():
             self._lowest[name].add(row)

@@ -15,6 +15,7 @@ from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
+from grpo_guard.server.first_rejections import FirstRejections
 from grpo_guard.server.late import until_late
 from grpo_guard.server.replies import ReplyBody, as_json
 
@@ -30,7 +31,7 @@ class Verdicts:
             guard.ledger.announces = True  # on a server, nobody reads single verdicts
         self._guard = copy.copy(guard)
         self._guard.ledger = until_late(guard.ledger)
-        self._late, self._audit = late, audit
+        self._late, self._audit, self._first = late, audit, FirstRejections()
 
     def job(
         self, asked: list[Completion], request_id: str, size: int, first: int | None = None
@@ -69,6 +70,7 @@ class Verdicts:
             # Unrecorded verdicts would let a convicted node start afresh.
             logger.error("the ledger failed; all abstain", exc_info=error)
             return self.failed(asked, first, "the ledger")
+        self._first.note(batch, verdicts)
         if self._audit is not None:
             self._audit.note(request_id, batch, verdicts, first or 0)
         return reply_body(verdicts, first)

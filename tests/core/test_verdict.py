@@ -41,6 +41,12 @@ def test_outcome_and_cause_must_match(outcome, cause):
             Verdict(outcome, cause, "v")
 
 
+@pytest.mark.parametrize("verdict", [accept("v"), reject("v"), abstain("v", Cause.FAULT)])
+def test_verdict_is_no_condition(verdict):
+    with pytest.raises(TypeError, match=r"expected \.accepted, \.rejected or \.abstained"):
+        bool(verdict)
+
+
 def test_plain_acceptances_share_one_object():
     assert accept("x") is accept("x") is accept("x", findings=())
     assert accept("x") is not accept("y")

@@ -336,3 +336,20 @@ def test_unknown_path_is_answered_with_the_known_ones():
     answer = client().post("/verify", json={"completions": []})
     assert answer.status_code == 404
     assert "POST /v1/verify" in answer.json()["error"]
+
+
+def test_first_rejection_of_a_node_by_a_verifier_is_logged_once(caplog):
+    rows = [
+        {"prompt": "1", "text": "Hail", "node": "mal"},
+        {"prompt": "2", "text": "Hail", "node": "mal\x1b[2J" + "y" * 300},
+        {"prompt": "3", "text": "Hail"},
+        {"prompt": "4", "text": "fine", "node": "ann"},
+    ]
+    with client() as web:
+        for _ in range(2):
+            assert web.post("/v1/verify", json={"completions": rows}).status_code == 200
+    found = [r.getMessage() for r in caplog.records if "first rejection" in r.getMessage()]
+    assert len(found) == 3
+    assert found[0].startswith("node 'mal': first rejection by words: ")
+    assert "\x1b" not in found[1]
+    assert found[2].startswith("a node without a name: first rejection by words: ")

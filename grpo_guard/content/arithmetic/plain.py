@@ -20,11 +20,14 @@ from grpo_guard.content.arithmetic.units import SCALES, is_plain, unit_words
 
 _LONGEST: Final = 20  # characters of a number, so that products of a few stay small
 _MOST_OPERATORS: Final = 12
-_NUMBER: Final = rf"[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+(?![0-9])(?![.,][0-9])"
-# Before a number, these words are operators.
-_OPERATORS: Final = ("times", "plus", "minus", "by", "of", "x")
-_BEGIN: Final = r"(?<![\w.,)\"-])(?<![\w.,)\"-]\$)(?<![0-9][ ])(?<![0-9][ ]\$)" + "".join(
-    rf"(?<!(?i:{word})[ ])(?<!(?i:{word})[ ]\$)" for word in _OPERATORS
+_DIGITS: Final = rf"(?:[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+|\.[0-9]{{1,{_LONGEST}}}+)"
+_NUMBER: Final = rf"{_DIGITS}(?![0-9])(?![.,][0-9])"
+# Before a number, these words are operators, and so is "of" unless it says what a total is.
+_OPERATORS: Final = ("times", "plus", "minus", "by", "x")
+_BEGIN: Final = (
+    r"(?<![\w.,)\"-])(?<![\w.,)\"-]\$)(?<![0-9][ ])(?<![0-9][ ]\$)"
+    + "".join(rf"(?<!(?i:{word})[ ])(?<!(?i:{word})[ ]\$)" for word in _OPERATORS)
+    + r"(?:(?<!(?i:of)[ ])(?<!(?i:of)[ ]\$)|(?<=total[ ]of[ ])|(?<=total[ ]of[ ]\$))"
 )
 _UNIT: Final = r"[ ][a-z]{2,20}+(?:[ ][a-z]{1,20}+){0,4}+"
 _OPERAND: Final = rf"\$?{_NUMBER}(?:{_UNIT}(?=[ ]?[-+*/=]))?+"
@@ -47,9 +50,7 @@ _PLACE: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _BLANKS: Final = re.compile("[ ]*+")
-_PIECE: Final = re.compile(
-    r"[0-9](?:[0-9]|[.,](?=[0-9]))*+|[-+*/]|[xX](?=[ ])|[a-z]{2,}+(?:[ ][a-z]++)*+"
-)
+_PIECE: Final = re.compile(rf"{_DIGITS}|[-+*/]|[xX](?=[ ])|[a-z]{{2,}}+(?:[ ][a-z]++)*+")
 
 
 class Plain(NamedTuple):
@@ -144,7 +145,7 @@ def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
     term: Rational = 0
     operators, sign, counted = "", "", False
     for piece in _PIECE.findall(written):
-        if piece[0].isdigit():
+        if piece[-1].isdigit():
             value = _value(piece)
             if value is None:
                 return None

@@ -235,10 +235,11 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     def _verdicts(self, read: _Read) -> list[Verdict]:
         return [
-            verdict
-            or decided(
+            decided(
                 self._judged(completion, read.prompts, read.convicted, read.alone), self.severities
             )
+            if verdict is None
+            else verdict
             for completion, verdict in zip(read.batch, read.aside, strict=True)
         ]
 
