@@ -37,11 +37,11 @@ _MOST_ZEROS: Final = 30
 
 
 def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
-    """Whether a link holds under any reading that its notation allows.
+    """Whether an equation holds under any reading that its notation allows.
 
     Args:
-        link: The link to check. Both of its sides must have a value.
-        known: Values of the earlier sides of the link's chain.
+        link: The two sides of the equation. Both must have a value.
+        known: Values of the earlier sides of the equation's chain.
         rounded: Numbers rounded earlier in the text, as a mapping from shown to exact values.
     """
     left, right = link.left, link.right
@@ -59,7 +59,7 @@ def _agree(
     known: Iterable[Rational],
     rounded: Mapping[Rational, Rational],
 ) -> bool:
-    """Like `agrees`, but for given values of the two sides by the rules of arithmetic."""
+    """Like `agrees`, but for given values of the two sides."""
     left, right = link.left, link.right
     if within(link, exact, stated) or _runs_on(right, exact):
         return True
@@ -118,9 +118,9 @@ def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
 
 
 def _runs_on(right: Side, exact: Rational) -> bool:
-    """Whether the right side only continues from the exact value: ``2 + 3 = 5 * 2 = 10``.
+    """Whether the right side goes on calculating from the exact value: ``2 + 3 = 5 * 2 = 10``.
 
-    In such a running calculation, only the right side's first number is stated.
+    In such a running calculation, only the first number on the right is a stated result.
     """
     if not right.operators:
         return False
@@ -281,7 +281,7 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _is_rounded(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether a converted value rounds to the nearest value as written: ``1680 mL ≈ 1.7 L``."""
+    """Whether a converted value rounds to the stated value as written: ``1680 mL ≈ 1.7 L``."""
     right = link.right
     if right.decimals is None or not (right.decimals or link.approximate):
         return False
@@ -326,7 +326,7 @@ def measured(link: Link) -> set[Fraction]:
 
 
 def is_false_conversion(link: Link) -> bool:
-    """Whether a link is a wrong unit conversion and nothing else: ``1 km = 500 m``.
+    """Whether an equation is a wrong unit conversion and nothing else: ``1 km = 500 m``.
 
     Loose equivalences do not count, as many people call two pounds a kilo and eight hours a day.
     A factor of more than ten is the scale of a map or an exchange: ``2 cm = 5 km``.

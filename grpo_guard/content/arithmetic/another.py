@@ -83,12 +83,12 @@ class Another:
         self._asked = asked[:_LONGEST_PROMPT]
 
     def beside(self, source: str, start: int, end: int) -> str:
-        """Return why equations in ``source[start:end]`` are in doubt; empty if they are not."""
+        """Return why equations in ``source[start:end]`` are in doubt, or an empty string."""
         named = self._is_named and _LINE.search(source, start, end) is not None
         return "another arithmetic" if named or self._is_asked else ""
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
-        """Return the name of an arithmetic in which an equation holds; empty if there is none."""
+        """Return the name of an arithmetic in which an equation holds, or an empty string."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         turns = self._is_turned and _are_all(link, "degrees")
@@ -141,7 +141,7 @@ class Another:
 
 
 def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
-    """Return the signs to which a question gives its own meaning: ``3+4=21, 5+6=55``.
+    """Return the operator signs that a question redefines: ``3+4=21, 5+6=55``.
 
     Args:
         given: The question's equations. Two or more wrong examples of a sign, and no right one,
@@ -156,13 +156,13 @@ def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
 
 
 def sign_of(written: str) -> str:
-    """Return the sign between two whole numbers; empty for any other calculation."""
+    """Return the operator sign between two whole numbers, or an empty string for other text."""
     match = _EXAMPLE.fullmatch(written)
     return match[1] if match else ""
 
 
 def _are_all(link: Link, unit: str) -> bool:
-    """Whether all numbers on both sides of a link have the given unit."""
+    """Whether all numbers on both sides of an equation have the given unit."""
     sides = link.left, link.right
     return all(side.units == [unit] * len(_numbers(link, side)) for side in sides)
 
@@ -175,7 +175,7 @@ def _numbers(link: Link, *sides: Side) -> list[Rational | None]:
 
 
 def _is_sum_of_levels(link: Link, stated: Rational) -> bool:
-    """Whether a link adds the powers of sound levels: ``60 dB + 60 dB = 63 dB``."""
+    """Whether an equation adds the powers of sound levels: ``60 dB + 60 dB = 63 dB``."""
     if set(link.left.operators) != {"+"} or not _are_all(link, "dB"):
         return False
     levels = [level for level in _numbers(link, link.left) if level is not None]

@@ -58,11 +58,11 @@ class Link:
         return self.chains.reader
 
     def doubt(self) -> str:
-        """Return why the link is not fully understood; empty if it is."""
+        """Return why the link is not fully understood, or an empty string if it is."""
         return self.chains.doubts.doubt(self.left, self.right, self.chained, self.verbal)
 
     def before(self) -> list[str]:
-        """Return the last words before the left side, in lower case; none if it is chained."""
+        """Return the last words before the left side, in lower case; none for a chained link."""
         return [] if self.chained else self.chains.doubts.words_before(self.left.at)
 
     def bare(self) -> bool:

@@ -91,7 +91,7 @@ class Doubts:
         self.kinds = reader.kinds
 
     def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
-        """Return why the two sides are not fully understood; empty if they are."""
+        """Return why two sides are not fully understood, or an empty string if they are."""
         counted = [unit.lower().split() for unit in (*left.units, *right.units)]
         letters = left.letters | right.letters
         measured = letters <= ATTACHED and any(len(words[-1]) > 1 for words in counted)
@@ -115,14 +115,14 @@ class Doubts:
         return words[-_MOST_LOOKED_BACK:]
 
     def is_bare(self, at: int) -> bool:
-        """Whether token ``at`` begins a clause, alone or after a word such as "so"."""
+        """Whether token ``at`` begins a clause, possibly after a word such as "so"."""
         if at == 0 or self.kinds[at - 1] == t.BREAK:
             return True
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
 
     def _doubt_before(self, left: Side, right: Side, verbal: bool) -> str:
-        """Return the doubt that something to the left of a chain raises; empty if nothing does."""
+        """Return the doubt raised by what is to the left of a chain, or an empty string."""
         at = left.at
         signed = self.tokens[at].kind == t.SIGN
         if signed and (at == 0 or self.tokens[at - 1].text != "="):
@@ -197,7 +197,7 @@ class Doubts:
     def _holds_as_one_number(self, left: Side, right: Side, sign: str) -> bool:
         """Whether the left side's first number begins before a sign: ``14, 400 / 80 = 180``.
 
-        That is so only if the equation then holds. Otherwise the sign ends a sentence or a clause,
+        This counts only if the equation then holds. Otherwise the sign ends a sentence or clause,
         as in ``5 * 23 = 115. 114 + 2 = 117``, and an author could put such a sign before any false
         equation.
         """
@@ -233,7 +233,7 @@ class Doubts:
         return len(text) == 3 and text.isdigit()
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
-        """Return the doubt that a sign raises; empty if the sign is the bullet of a list item."""
+        """Return the doubt raised by a sign, or an empty string for the bullet of a list item."""
         first = at - 1
         if self.kinds[first - 1] == t.SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
             first, sign, touches = first - 1, "*", False  # "//" and "/*" begin comments
@@ -257,7 +257,7 @@ class Doubts:
     def _is_continued(self) -> bool:
         r"""Whether the segment continues the line before it.
 
-        Examples are ``{2}`` after ``\frac{1}``, and ``- 3 + 4`` after ``12`` if it is no list item.
+        Examples are ``{2}`` after ``\frac{1}``, and ``- 3 + 4`` after ``12`` outside of a list.
         """
         first = self.tokens[0]
         above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")

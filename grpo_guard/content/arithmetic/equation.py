@@ -23,8 +23,8 @@ class Equation(NamedTuple):
         extent: Span of the whole equation, without the units after a stated number.
         right: Whether the equation holds.
         denied: Whether the equation does not hold, and the text says so or only supposes it.
-        runs_on: The correct value of a right side that calculates on: 7 for ``2 + 2 = 5 + 3``.
-        doubt: Why the sides may be more than was parsed; empty if they were parsed completely.
+        runs_on: The correct value of a right side that calculates further: 7 for ``2 + 2 = 5 + 3``.
+        doubt: Why the sides may include more than was parsed; empty if all of it was parsed.
     """
 
     left: str
@@ -39,12 +39,12 @@ class Equation(NamedTuple):
 
     @property
     def true(self) -> tuple[Rational, ...]:
-        """The values with which a writer who knows that the equation is wrong continues."""
+        """The values with which a writer who knows of the error would continue."""
         return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)
 
     @property
     def modulus(self) -> int:
-        """The modulus under which a plain number on the left equals the right side; 0 for none.
+        """The modulus under which a plain number on the left equals the right side, or 0.
 
         Examples are "W(0) - 11 = -11 = 15" in a cipher and "17:00 + 10 = 27 = 3" on a clock.
         """

@@ -142,7 +142,7 @@ def _without(notes: list[re.Match[str]], text: str) -> str:
 
 
 def _is_copied(note: re.Match[str]) -> bool:
-    """Whether any number after a note is only the note's own result, perhaps in another unit."""
+    """Whether any number after a note only repeats the note's result, perhaps in another unit."""
     if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
         return True
     unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
@@ -250,7 +250,7 @@ class _Checker:
         return agrees(link, self.head[-8:], self.rounded)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
-        """Whether a link is no label (``Day 1 = 3 + 4``), assignment, share, date or range."""
+        """Whether a link states a result, unlike labels (``Day 1 = 3 + 4``), shares or dates."""
         left, right = link.left, link.right
         operators = left.operators
         if not operators:

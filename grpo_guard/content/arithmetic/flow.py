@@ -140,7 +140,7 @@ class Flow:
         return False
 
     def _is_restated(self, at: int) -> bool:
-        """Whether the equation is restated after a word of doubt: ``6 * 9 = 56``, ``6 * 9 = 54``.
+        """Whether the equation is restated after a doubt: ``6 * 9 = 56``, no, ``6 * 9 = 54``.
 
         If the same left side follows with its true value, a weaker word of doubt than those of
         `_RETRACTION` is enough. Without any, two steps of a solution merely happen to look alike.

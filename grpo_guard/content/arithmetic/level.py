@@ -35,10 +35,10 @@ class Level:
         self.degrees.pop(at, None)
 
     def degree(self) -> int | None:
-        """Return the number of unknown letters in each term, if it is the same for all.
+        """Return the number of unknown letters per term, or None if the terms differ.
 
-        Otherwise, or if there is a power, the result is None: the expression's value then depends
-        on the letter, which cannot be ignored like a unit.
+        The result is also None if there is a power. In both cases the expression's value depends on
+        the letter, which cannot be ignored like a unit.
         """
         terms = [self.degrees.get(0, 0)]
         for at, operator in enumerate(self.operators, 1):
@@ -101,7 +101,7 @@ def _stack(values: list[Rational], operators: list[str]) -> None:
 
 
 def _tens(values: list[Rational], operators: list[str]) -> set[int]:
-    """Return where products with a power of ten, such as 3.2 * 10^8, are once powers are taken."""
+    """Return the indices, after taking powers, of products with a power of ten: 3.2 * 10^8."""
     found, powers = set(), 0
     for at, (operator, behind) in enumerate(pairwise([*operators, ""])):
         powers += operator == "^"

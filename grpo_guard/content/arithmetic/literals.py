@@ -53,7 +53,7 @@ def as_written(text: str) -> tuple[Rational, int] | None:
 
 
 def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the token at ``at`` is a number's next thousand: ``12 000``, after a single space.
+    """Whether the token at ``at`` adds a group of three digits to a number, as in ``12 000``.
 
     Compounds do not count: "12 200-kilobyte videos" are twelve videos.
     """
@@ -85,7 +85,7 @@ def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | Non
 
 
 def proper(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    r"""Parse ``\frac{1}{2}`` or ``\frac12``, plain and below 1; return (fraction, end)."""
+    r"""Parse a plain fraction below 1, ``\frac{1}{2}`` or ``\frac12``; return (fraction, end)."""
     behind = tokens[at + 1 : min(at + 7, end)]
     if [token.kind for token in behind] == [t.OPEN, t.NUMBER, t.CLOSE, t.OPEN, t.NUMBER, t.CLOSE]:
         return _ratio(behind[1], behind[4]), at + 7

@@ -219,7 +219,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
 
 
 def _key(text: str, place: int, end: int) -> Token | None:
-    """Return the key at ``place``, which may span several words, or None if there is none."""
+    """Return the keyword at ``place``, which may span several words, or None if there is none."""
     if place > 0 and (text[place - 1].isalnum() or text[place - 1] == "_"):
         return None
     match = _KEY.match(text, place, end)

@@ -170,7 +170,7 @@ class Parse(Suffixes):
         return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
 
     def _is_prose(self, at: int) -> bool:
-        """Whether a token is words rather than a variable: ``12 - c`` is a calculation."""
+        """Whether a token is prose rather than a variable: ``12 - c`` is a calculation."""
         head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == t.WORDS else ""
         return len(head) > 1 and is_plain(head)
 

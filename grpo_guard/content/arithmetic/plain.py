@@ -75,7 +75,7 @@ _read: Final = partial(tuple.__new__, _Side)
 def settled(text: str, start: int, end: int) -> list[Plain] | None:
     """Return the equations of ``text[start:end]`` if all are plain and true; None if unknown.
 
-    The equations are the same that `chains.links` finds there, and are found in linear time.
+    These are the equations that `chains.links` would find there. Takes linear time.
 
     Args:
         text: The folded text.
@@ -125,7 +125,7 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
 
 
 def _side(written: str, at: int) -> _Side | None:
-    """Evaluate a side that begins at ``at`` in the text; None leaves it to the full parser."""
+    """Evaluate a side that begins at ``at`` in the text; None if the full parser is needed."""
     stripped = written.lstrip(" $")
     start = at + len(written) - len(stripped)
     stripped = stripped.rstrip(" $")
@@ -136,7 +136,7 @@ def _side(written: str, at: int) -> _Side | None:
 # Cached, as a sum recurs in a calculator note, next to the note, and in other answers.
 @lru_cache(maxsize=1024)
 def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
-    """Return a side's value, operators and whether it has a unit; None for the full parser."""
+    """Return a side's value, its operators and whether it has a unit; None if not this simple."""
     if written.isdigit():  # most right sides
         value = _value(written)
         return None if value is None else (value, "", False)

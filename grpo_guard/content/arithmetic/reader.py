@@ -50,7 +50,13 @@ class Reader:
     def again(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational] | None = None
     ) -> Rational | None:
-        """Return a side's value under another reading or with shifted numbers, or None."""
+        """Return the value of a side under another reading, or None if it cannot be read that way.
+
+        Args:
+            side: The side to read again.
+            reading: The alternatives to choose where notation is ambiguous.
+            shift: Amounts to add to numbers, by token index.
+        """
         reading = reading - ({"bullet"} - side.open)
         parse = self._parse(Side(side.at), reading, shift or {})
         try:

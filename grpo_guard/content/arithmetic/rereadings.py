@@ -24,11 +24,11 @@ _MOST_STEPS: Final = 8
 
 
 def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
-    """Yield texts that a link may have been meant as, and whether each must be exactly right.
+    """Yield rewritten versions of a wrong equation, each with whether it must be exactly right.
 
     Args:
-        text: The completion, into which the spans of the link's sides point.
-        link: The link to read differently. Both of its sides have a value, and the values differ.
+        text: The completion, into which the spans of the equation's sides point.
+        link: The two sides of the equation. Both have a value, and the values differ.
     """
     left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
     both = text[link.left.start : link.right.stop]

@@ -46,7 +46,7 @@ class Side:
         start, stop: Span of the side in the text, [start, stop).
         value: Value by the rules of arithmetic; None if undefined.
         number: Span of the number if the side is a single plain number, else None.
-        decimals: Decimals of that number, or of the mantissa of ``3.0 * 10^8``; None without these.
+        decimals: Decimals of that number, or of the mantissa of ``3.0 * 10^8``, else None.
         operators: All operators, at any depth of brackets.
         units: The units of the side's numbers.
         degree: Number of unknown letters in each term: 1 in ``2S + 2S``.

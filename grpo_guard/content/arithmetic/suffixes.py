@@ -60,7 +60,7 @@ class Suffixes:
         self.mixed = False
 
     def defined(self, calculate: Callable[..., Rational], *operands: Any) -> Rational:
-        """Return the value of a function; if it has none, set `undefined` and return 0."""
+        """Call a function and return its value; if it has none, set `undefined` and return 0."""
         try:
             return calculate(*operands)
         except UndefinedError:
@@ -119,8 +119,7 @@ class Suffixes:
     def _ends_a_result(self, at: int) -> bool:
         """Whether an exclamation mark only ends a stated result, as in ``114 + 2 = 117!``.
 
-        This is asked about large numbers, whose factorial equals no left side that can be
-        calculated.
+        It is asked only of numbers so large that no left side could equal their factorial.
         """
         stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # the result may be negative
         if self.kinds[at - 1] != t.NUMBER or self.kinds[stated] != t.RELATION:
@@ -142,7 +141,7 @@ class Suffixes:
     def _unit(self, read: Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
         """Skip the words of a unit and apply its scale; return (value, end).
 
-        Other words are not skipped, so that the end is ``at``.
+        Other words are not skipped; the end is then ``at``.
         """
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]

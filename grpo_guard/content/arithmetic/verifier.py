@@ -184,7 +184,7 @@ class ArithmeticVerifier(RuleVerifier):
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:
-    """Return the kind of a wrong equation; ``right`` tells if the final answer is, if known."""
+    """Return the kind of a wrong equation; ``right`` is for the final answer, None if unknown."""
     equation = flow.wrong[at]
     if equation.doubt and equation.doubt not in SPOKEN:
         return "doubtful_equation"

@@ -38,7 +38,7 @@ Rewrite = Callable[["re.Match[str]"], str]
 
 
 def _signed(sign: str, before: str = " ") -> Rewrite:
-    """Make a rewrite that keeps a phrase's ``a`` and ``b`` and puts a sign between the two."""
+    """Return a rule that keeps the groups ``a`` and ``b`` of a phrase, with a sign in between."""
 
     def rewrite(match: re.Match[str]) -> str:
         text, at = list(" " * len(match.group())), match.start()
@@ -55,12 +55,12 @@ def _signed(sign: str, before: str = " ") -> Rewrite:
 
 
 def _replaced_by(formula: str) -> Rewrite:
-    """Make a rewrite that replaces a phrase with a formula, which must not be longer."""
+    """Return a rule that replaces a phrase with a formula, which must not be longer."""
     return lambda match: formula.ljust(len(match.group()))
 
 
 def _counted(words: str, formula: str) -> tuple[re.Pattern[str], Rewrite]:
-    """Make a pattern for words before a number, and the rewrite that replaces these words."""
+    """Return a pattern for words before a number, and a rule to replace them with a formula."""
     return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _replaced_by(formula)
 
 
@@ -147,7 +147,7 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 
 def _lines_with_statements(small: str) -> Iterator[int]:
-    """Yield the indices of the lines of a lower-case text that may calculate in words."""
+    """Yield the indices of lines (in lower case) that may state a calculation in words."""
     lines = small.split("\n")
     # Keep only the words of ASCII letters, for all lines at once.
     worded = small.encode("ascii", "replace").translate(_LETTERS_ONLY).decode().split("\n")
