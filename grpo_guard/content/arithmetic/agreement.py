@@ -298,7 +298,7 @@ def _have_prefixes(units: Iterable[str]) -> bool:
 
 
 def _is_priced(link: Link) -> bool:
-    """Whether the left side sums things and the right is money: ``3 pens + 2 pencils = $12``."""
+    """Whether things are on the left side and money on the right: ``3 pens + 2 pencils = $12``."""
     left = link.left
     things = {unit for unit in left.units if not unit.startswith("per ")}
     sums = set(left.operators) <= set("+-") and bool(left.operators)

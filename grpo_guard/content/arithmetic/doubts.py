@@ -270,7 +270,7 @@ class Doubts:
         return above[-1:].isdigit() and line[:1] not in ("", "+", "-", "*", "•")
 
     def _is_enumerator(self, at: int) -> bool:
-        """Whether a closing bracket ends the enumerator of a clause, as in ``(a) 5 + 3``."""
+        """Whether a closing bracket ends the enumerator of a list item, as in ``(a) 5 + 3``."""
         command = at > 2 and self.kinds[at - 3] == t.BREAK and not self.tokens[at - 3].text
         if self.tokens[at].text == "}" and not command:
             return False

@@ -9,7 +9,7 @@ from grpo_guard.content.arithmetic.side import Reading
 
 
 class Level:
-    """The expression parsed between two brackets.
+    """The expression within one pair of brackets, as parsed.
 
     Attributes:
         values, operators: The expression ``values[0] operators[0] values[1] ...``. The operators

@@ -51,7 +51,7 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
 
 
 def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tuple[str, bool]]:
-    """Yield texts with an omitted part that comes next: ``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``.
+    """Yield versions with steps that are written only later: ``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``.
 
     Only steps with which the left side itself ends are accepted, since for any wrong sum there is
     some number that repairs it.

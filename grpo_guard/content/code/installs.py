@@ -1,6 +1,6 @@
 """Find what a completion installs: in commands, lists of requirements and a script's own header.
 
-Installing a library teaches it just as an import does, and may make a sandbox fetch it.
+Installing a library teaches its use just as an import does, and may make a sandbox download it.
 """
 
 from __future__ import annotations

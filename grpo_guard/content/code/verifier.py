@@ -244,7 +244,7 @@ class CodeVerifier(RuleVerifier):
         return reject(self.name, Cause.MALFORMED if deep else Cause.JUDGED, findings=findings)
 
     def _rank(self, kind: str) -> tuple[bool, bool]:
-        """Return a sort key for a kind: deciding kinds come first, so that others are cut off."""
+        """Return a kind's sort key: deciding kinds come first, so the limit cuts off others."""
         severity = self.severities[kind]
         return severity is not Severity.REJECT, severity is not Severity.COUNT
 

@@ -44,7 +44,7 @@ class View:
         return Note(kind, message, *self.source.span(node, self.shift))
 
     def inside(self, parsed: Parsed, source: Source) -> View | None:
-        """Return the view of a program in a string that this one runs; None if it did not parse."""
+        """Return the view of a program that this one runs from a string; None if unparsable."""
         if parsed.tree is None:
             return None
         inner = read(parsed.tree)
