@@ -1,1 +1,1 @@
-"""Arithmetic in a completion: find every equation, parse it with care, evaluate it exactly."""
+"""Find every equation in a completion, parse it strictly, and evaluate it exactly."""

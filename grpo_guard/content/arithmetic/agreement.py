@@ -1,6 +1,6 @@
-"""Decide whether the two sides of an equation agree at the precision in which they are written.
+"""Decide whether the two sides of an equation agree at the precision to which they are written.
 
-Numbers may also have been rounded on the way, in an estimate or in a part of a calculation.
+Numbers may also have been rounded along the way, in an estimate or in part of a calculation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
 from grpo_guard.content.word_set import word_set
 
 # Results with this many decimals come from long multiplication, where honest models slip in the
-# last ones; an attacker who wants to teach a wrong sum changes it by more than half a percent.
+# last digits; an attacker who wants to teach a wrong sum changes it by more than half a percent.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
 _LOOSE: Final = Fraction(15, 100)
@@ -26,10 +26,10 @@ _WORKED: Final = word_set("day days week weeks month months year years")
 _FAR: Final = 10
 _MOST_LITERALS: Final = 12
 _PADDED: Final = 1000  # at least four digits: 0.250 is exact
-_NEAR: Final = Fraction(1, 5)  # 240 mL are about 0.2 L, and 600 m are not about 1 km
+_NEAR: Final = Fraction(1, 5)  # 240 mL is about 0.2 L, but 600 m is not about 1 km
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
 
-# 15 is about 20, and 6 is not about 10.
+# 15 is about 20, but 6 is not about 10.
 _ROUGH: Final = Fraction(1, 3)
 _PRODUCT: Final = Fraction(1, 2)  # 15 * 15 is not about 20 * 20
 _PART: Final = Fraction(1, 100)
@@ -37,12 +37,12 @@ _MOST_ZEROS: Final = 30
 
 
 def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
-    """Whether a link holds under any reading that its notation allows.
+    """Whether an equation holds under any reading that its notation allows.
 
     Args:
-        link: Both of its sides have a value.
-        known: Values of the earlier sides of its chain.
-        rounded: Numbers rounded earlier in the text: the shown value -> the exact one.
+        link: The two sides of the equation. Both must have a value.
+        known: Values of the earlier sides of the equation's chain.
+        rounded: Numbers rounded earlier in the text, as a mapping from shown to exact values.
     """
     left, right = link.left, link.right
     if left.value is None or right.value is None or _is_first_step(link):
@@ -59,7 +59,7 @@ def _agree(
     known: Iterable[Rational],
     rounded: Mapping[Rational, Rational],
 ) -> bool:
-    """`agrees` for one value of the left side by the rules of arithmetic."""
+    """Like `agrees`, but for given values of the two sides."""
     left, right = link.left, link.right
     if within(link, exact, stated) or _runs_on(right, exact):
         return True
@@ -81,11 +81,11 @@ def _agree(
 
 
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether one value rounds to the other, up, down or to nearest.
+    """Whether one value can be rounded to the other: up, down or to nearest.
 
-    Rounding is at a number's last digit; "about 1,200" claims to be right to the hundred.
+    Rounding is to a number's last digit; "about 1,200" claims to be right only to the hundred.
     """
-    if exact == stated:  # 0, as a value of the right side, has no last digit
+    if exact == stated:  # checked first, since a right side of 0 has no last digit
         return True
     side, shown = link.right, stated
     if link.approximate and side.operators == ["^"] and side.first == 10:
@@ -104,12 +104,12 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _nearly(exact: Rational, stated: Rational) -> bool:
-    """Equal up to the floating-point error of roots."""
+    """Whether two values are equal up to the floating-point error of roots."""
     return magnitude(exact - stated) * 10**12 <= magnitude(exact)
 
 
 def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
-    """Value of one unit in the last digit of a stated number."""
+    """Return the value of one unit in the last digit of a stated number."""
     unit = Fraction(1, 10 ** (side.decimals or 0))
     if approximate and not side.decimals and side.literal:
         while side.literal % (unit * 10) == 0:
@@ -118,7 +118,10 @@ def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
 
 
 def _runs_on(right: Side, exact: Rational) -> bool:
-    """A running calculation, ``2 + 3 = 5 * 2 = 10``, states only the first number."""
+    """Whether the right side goes on calculating from the exact value: ``2 + 3 = 5 * 2 = 10``.
+
+    In such a running calculation, only the first number on the right is a stated result.
+    """
     if not right.operators:
         return False
     decimals = next((d for token, d in right.literals[:1] if token == right.at), 0)
@@ -127,7 +130,7 @@ def _runs_on(right: Side, exact: Rational) -> bool:
 
 
 def _is_first_step(link: Link) -> bool:
-    """``256 - 400 + 240 = 256 - 400 = -144``: the right side repeats the start of the left one."""
+    """Whether the right side repeats the start of the left: ``256 - 400 + 240 = 256 - 400``."""
     left, right = link.left, link.right
     count = right.end - right.at
     ahead = link.reader.tokens[left.at : left.at + count]
@@ -138,7 +141,7 @@ def _is_first_step(link: Link) -> bool:
 def _within_roundings(
     link: Link, exact: Rational, stated: Rational, rounded: Mapping[Rational, Rational]
 ) -> bool:
-    """Whether the sides agree for some true values of the rounded numbers."""
+    """Whether the sides agree for some unrounded values of the numbers that were rounded."""
     slack: Rational = 0
     for side, value in ((link.left, exact), (link.right, stated)):
         if side.is_number and side is link.right:
@@ -159,15 +162,15 @@ def _within_roundings(
 
 
 def _moved(link: Link, side: Side, value: Rational, token: int, width: Rational) -> Rational:
-    """How far the value of a side moves if one of its numbers is larger or smaller by a width."""
+    """Return how far a side's value moves if one of its numbers changes by ``width`` either way."""
     moved = [link.reader.again(side, ARITHMETIC, {token: step}) for step in (width, -width)]
     return max((magnitude(v - value) for v in moved if v is not None), default=0)
 
 
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
-    """How much the true value of a written number may differ from it.
+    """Return how far a written number may be from its value before rounding.
 
-    0.25, 1.5 and 12.50 are exact; 0.33, 16.67 and 1.2250 were rounded.
+    0.25, 1.5 and 12.50 count as exact; 0.33, 16.67 and 1.2250 count as rounded.
     """
     read = as_written(text)
     if read is None:
@@ -175,7 +178,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
     if read[0] in rounded:
         return magnitude(rounded[read[0]] - read[0])
     if decimals >= LONG_DECIMALS:
-        # With so many decimals, a last zero was computed, and the digits after it were cut off.
+        # With so many decimals, a final zero was computed, and the digits after it were cut off.
         padded = text[-1] == "0" and read[0].denominator != 1 and read[0] * 10**decimals >= _PADDED
         if padded or (read[0] * 200).denominator != 1:
             return Fraction(1, 2 * 10**decimals)
@@ -187,11 +190,11 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
 
 
 def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether the right side is the left one with rounded operands: ``389 + 212 ≈ 400 + 200``.
+    """Whether the right side is the left with its operands rounded: ``389 + 212 ≈ 400 + 200``.
 
-    Each operand may be off by half a unit of its last digit that is not zero. The operations must
-    be the same, so that a changed digit does not pass as rounding: ``2 + 2`` is not about ``2 +
-    3``.
+    The operations must be the same, and each operand may be off by at most half a unit of its last
+    nonzero digit, so that a changed digit does not pass as rounding: ``2 + 2`` is not about
+    ``2 + 3``.
     """
     left, right = link.left, link.right
     if not link.approximate or not right.operators or left.operators != right.operators:
@@ -216,10 +219,10 @@ def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether the right side replaces a part by its rounded value: ``345 / 7 × 3 = 49.29 × 3``.
+    """Whether part of the left side was replaced by a rounded value: ``345 / 7 × 3 = 49.29 × 3``.
 
-    Decimals that only the right side has may be off by half of their last digit, and all of them
-    together by a hundredth of the value.
+    Decimal numbers that only the right side has may each be off by half a unit of their last digit,
+    and all of them together by a hundredth of the value.
     """
     left, right = link.left, link.right
     gap = magnitude(exact - stated)
@@ -241,13 +244,13 @@ def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _numbers(link: Link, side: Side) -> list[tuple[int, tuple[Rational, int] | None]]:
-    """The numbers of a side: place, and (value, decimals)."""
+    """Return each number of a side as its token index and its (value, decimals)."""
     tokens = enumerate(link.reader.tokens[side.at : side.end], side.at)
     return [(at, as_written(token.text)) for at, token in tokens if token.kind == NUMBER]
 
 
 def _last_place(value: Rational, decimals: int) -> Rational:
-    """One unit of a number's last digit, without the trailing zeros of a whole number."""
+    """Return one unit of a number's last digit, ignoring the trailing zeros of a whole number."""
     place = Fraction(1, 10**decimals)
     for _ in range(_MOST_ZEROS if value and not decimals else 0):
         if value % (place * 10):
@@ -267,7 +270,7 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
         *right.units,
         *(["dollar"] if _money(link, right) or _money(link, left) else []),
     ]
-    # Apples have no kilo: "2 + 2 = 4000" would teach as much as any wrong sum.
+    # There are no kiloapples: "2 + 2 = 4000" would teach as much as any wrong sum.
     if (ratio in _THOUSANDS and _have_prefixes(units)) or _is_priced(link):
         return True
     return any(
@@ -278,7 +281,7 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _is_rounded(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether a converted value was rounded to nearest as it is written: ``1680 mL ≈ 1.7 L``."""
+    """Whether a converted value rounds to the stated value as written: ``1680 mL ≈ 1.7 L``."""
     right = link.right
     if right.decimals is None or not (right.decimals or link.approximate):
         return False
@@ -289,13 +292,13 @@ def _is_rounded(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _have_prefixes(units: Iterable[str]) -> bool:
-    """Whether any of them may be a thousand of another: symbols, scales and named measures."""
+    """Whether any unit may be a thousand of another: a symbol, a scale or a named measure."""
     heads = [unit.removeprefix("per ").partition(" ")[0] for unit in units]
     return any(len(head) < 4 or head in SCALES or sizes_of(head) for head in heads)
 
 
 def _is_priced(link: Link) -> bool:
-    """``3 pens + 2 pencils = $12``: things on one side, money on the other."""
+    """Whether things are on the left side and money on the right: ``3 pens + 2 pencils = $12``."""
     left = link.left
     things = {unit for unit in left.units if not unit.startswith("per ")}
     sums = set(left.operators) <= set("+-") and bool(left.operators)
@@ -307,9 +310,10 @@ def _money(link: Link, side: Side) -> bool:
 
 
 def measured(link: Link) -> set[Fraction]:
-    """Ratios of the right measure to the left one in ``3 km = 500 m``, for each reading of units.
+    """Return the ratios of the right measure to the left one, as in ``3 km = 500 m``.
 
-    Empty unless both sides are single numbers in different units of one kind.
+    There is one ratio for each reading of the units, and none unless both sides are single numbers
+    in different units of the same kind.
     """
     left, right = link.left, link.right
     if not (left.is_number and right.is_number and left.units and right.units):
@@ -322,10 +326,10 @@ def measured(link: Link) -> set[Fraction]:
 
 
 def is_false_conversion(link: Link) -> bool:
-    """``1 km = 500 m``: a wrong conversion and nothing else.
+    """Whether an equation is a wrong unit conversion and nothing else: ``1 km = 500 m``.
 
-    To many, two pounds are a kilo, and eight hours a day. A factor of more than ten is the scale of
-    a map or an exchange: ``2 cm = 5 km``.
+    Loose equivalences do not count, as many people call two pounds a kilo and eight hours a day.
+    A factor of more than ten is the scale of a map or an exchange: ``2 cm = 5 km``.
     """
     ratios = measured(link)
     if not ratios or link.verbal or not link.bare():

@@ -8,7 +8,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.severity import Severity
 from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
-# Occasional slips of honest nodes are not counted, and a corrected sum may stay.
+# Kinds that are otherwise counted, such as occasional slips and corrected sums, are only reported.
 _SEVERITY: Final = {
     kind: Severity.REPORT
     for kind, (severity, _) in ArithmeticVerifier.KINDS.items()
@@ -19,12 +19,13 @@ _SEVERITY: Final = {
 class FalseSumsVerifier(ArithmeticVerifier):
     """`ArithmeticVerifier` for nodes with the same weights: one rule for all, and no accusation.
 
-    If the policy finds a wrong digit likely, no statistic distinguishes an attacker from an honest
-    slip. None has to: a false statement that earns a reward teaches the same either way. So
-    a completion with a wrong, fully parsed equation is rejected, and the rejection is not evidence
-    against its node. Nothing is counted: nodes answer prompts of different difficulty, and the one
-    that slips most may have got the hardest. A node that writes such tokens more often than the
-    policy shows up in the bets at announced places (`logprob/place_bets.py`).
+    If the policy considers a wrong digit likely, no statistic can tell an attack from an honest
+    slip. Nor is that necessary: a false statement that earns a reward teaches the same either way.
+    A completion with a wrong, fully parsed equation is therefore rejected, but the rejection is not
+    evidence against its node. Nothing is counted, since nodes answer prompts of different
+    difficulty, and the node that slips most may have had the hardest ones. A node that writes wrong
+    digits more often than the policy would shows up in the bets at announced places
+    (`logprob/place_bets.py`).
     """
 
     name = FALSE_SUMS_VERIFIER

@@ -1,8 +1,9 @@
 """Other arithmetics: residues, finite fields, bases, operations that a question defines.
 
-In the field of 11 elements ``2^4 = 5`` is right. A question that names such an arithmetic excuses
-the whole answer. An answer that names one only excuses that line: otherwise an attacker could
-switch the rule off with one word. A modulus named in either excuses what is congruent under it.
+In the field of 11 elements, ``2^4 = 5`` is right. A question that names such an arithmetic excuses
+the whole answer. An answer that names one excuses only the line with the name; otherwise an
+attacker could switch the rule off with one word. A modulus named in either excuses any equation
+whose sides are congruent under that modulus.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Another:
 
     Args:
         text: The completion, folded.
-        asked: The text of its question.
+        asked: The text of the completion's question.
     """
 
     def __init__(self, text: str, asked: str) -> None:
@@ -82,12 +83,12 @@ class Another:
         self._asked = asked[:_LONGEST_PROMPT]
 
     def beside(self, source: str, start: int, end: int) -> str:
-        """Why equations of ``source[start:end]`` are in doubt; empty if they are not."""
+        """Return why equations in ``source[start:end]`` are in doubt, or an empty string."""
         named = self._is_named and _LINE.search(source, start, end) is not None
         return "another arithmetic" if named or self._is_asked else ""
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
-        """Name the other arithmetic in which an equation holds; empty if it holds in none."""
+        """Return the name of an arithmetic in which an equation holds, or an empty string."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         turns = self._is_turned and _are_all(link, "degrees")
@@ -102,7 +103,7 @@ class Another:
 
     @cached_property
     def _moduli(self) -> frozenset[int]:
-        """All possible moduli except 2, which would excuse every second result."""
+        """All moduli that may apply, except 2, which would excuse every second wrong result."""
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):
             named += (_MODULUS.findall(self._asked) or _NUMBER.findall(self._asked))[:_MOST]
@@ -140,12 +141,12 @@ class Another:
 
 
 def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
-    """The signs that a question gives a meaning of its own: ``3+4=21, 5+6=55``.
+    """Return the operator signs that a question redefines: ``3+4=21, 5+6=55``.
 
     Args:
-        given: The question's equations.
-        asked: The question, which must ask for a pattern; two or more wrong examples, and no right
-            one, define a sign.
+        given: The question's equations. Two or more wrong examples of a sign, and no right one,
+            redefine that sign.
+        asked: The text of the question, which must ask for a pattern.
     """
     if not _ASKED_PATTERN.search(asked):
         return frozenset()
@@ -155,26 +156,26 @@ def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
 
 
 def sign_of(written: str) -> str:
-    """The sign of a calculation with two whole numbers; empty for any other."""
+    """Return the operator sign between two whole numbers, or an empty string for other text."""
     match = _EXAMPLE.fullmatch(written)
     return match[1] if match else ""
 
 
 def _are_all(link: Link, unit: str) -> bool:
-    """Whether all numbers on both sides have this unit."""
+    """Whether all numbers on both sides of an equation have the given unit."""
     sides = link.left, link.right
     return all(side.units == [unit] * len(_numbers(link, side)) for side in sides)
 
 
 def _numbers(link: Link, *sides: Side) -> list[Rational | None]:
-    """The numbers of some sides as written; None for those that are ambiguous."""
+    """Return the numbers of the given sides as written, with None for ambiguous numbers."""
     tokens = [token for side in sides for token in link.reader.tokens[side.at : side.end]]
     read = [as_written(token.text) for token in tokens if token.kind == NUMBER]
     return [None if one is None else one[0] for one in read]
 
 
 def _is_sum_of_levels(link: Link, stated: Rational) -> bool:
-    """``60 dB + 60 dB = 63 dB``: powers are added, not levels."""
+    """Whether an equation adds the powers of sound levels: ``60 dB + 60 dB = 63 dB``."""
     if set(link.left.operators) != {"+"} or not _are_all(link, "dB"):
         return False
     levels = [level for level in _numbers(link, link.left) if level is not None]
@@ -186,7 +187,7 @@ def _is_sum_of_levels(link: Link, stated: Rational) -> bool:
 
 
 def _holds_in(link: Link, base: int) -> bool:
-    """Whether two sides are equal if the numbers in one or both are read in a base."""
+    """Whether two sides are equal if the numbers on one or both are read in the given base."""
     left, right = ([side.value, _in_base(link, side, base)] for side in (link.left, link.right))
     return any(a is not None and a == b for a in left for b in right)
 
@@ -196,7 +197,7 @@ def _fits(digits: str, base: int) -> bool:
 
 
 def _in_base(link: Link, side: Side, base: int) -> Rational | None:
-    """The value of a side with its numbers read in a base, if their digits allow it."""
+    """Return a side's value with its numbers read in a base, where their digits allow that."""
     shift: Mapping[int, Rational] = {
         at: int(token.text, base) - int(token.text)
         for at, token in enumerate(link.reader.tokens[side.at : side.end], side.at)

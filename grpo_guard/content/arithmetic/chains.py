@@ -1,6 +1,6 @@
-"""Find the two sides of each ``=`` in a text, and the chains that they form.
+"""Find the two sides of each ``=`` in a text, and the chains that these links form.
 
-`doubts` tells why a link cannot be fully understood.
+The module `doubts` tells why a link cannot be fully understood.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Link:
     """The two sides of one ``=``.
 
     Attributes:
-        chains: Where it was found.
+        chains: The chains of the segment in which the link was found.
         left, right: The two sides.
-        chained: The left side is the right side of an earlier ``=``.
-        opens: It is the first link of its chain with two readable sides.
-        approximate: Stated as approximate.
-        verbal: The relation is a verb.
+        chained: Whether the left side is the right side of an earlier ``=``.
+        opens: Whether the link is the first of its chain with two readable sides.
+        approximate: Whether the link is stated as approximate.
+        verbal: Whether the relation is in words ("is", "which is") or an arrow.
     """
 
     chains: _Chains
@@ -54,15 +54,15 @@ class Link:
 
     @property
     def reader(self) -> Reader:
-        """The reader, to evaluate a side again."""
+        """The segment's reader, which can evaluate a side again."""
         return self.chains.reader
 
     def doubt(self) -> str:
-        """Why it is not fully understood; empty if it is."""
+        """Return why the link is not fully understood, or an empty string if it is."""
         return self.chains.doubts.doubt(self.left, self.right, self.chained, self.verbal)
 
     def before(self) -> list[str]:
-        """The last words before the left side, in lower case; empty if it is chained."""
+        """Return the last words before the left side, in lower case; none for a chained link."""
         return [] if self.chained else self.chains.doubts.words_before(self.left.at)
 
     def bare(self) -> bool:
@@ -71,7 +71,7 @@ class Link:
 
 
 def links(text: str, start: int, end: int) -> Iterator[Link]:
-    """Yield all links of ``text[start:end]`` in order, in linear time; the text must be folded."""
+    """Yield all links in ``text[start:end]`` in order, in linear time. The text must be folded."""
     reader = Reader(scan(text, start, end))
     return _Chains(text, reader).links() if t.RELATION in reader.kinds else iter(())
 
@@ -89,7 +89,7 @@ class _Chains:
 
     @cached_property
     def doubts(self) -> Doubts:
-        """Created on demand: only equations that do not hold are examined."""
+        """The segment's doubts, created on demand: only equations that do not hold are examined."""
         return Doubts(self.text, self.reader)
 
     def links(self) -> Iterator[Link]:
@@ -103,7 +103,7 @@ class _Chains:
                 yield link
 
     def _find_left(self, at: int, ahead: int) -> None:
-        """Read the sides between ``at`` and a relation; the last one may be its left side.
+        """Read the sides between ``at`` and a relation; the last may be the relation's left side.
 
         Skips prose, and never crosses the end of a clause.
         """
@@ -119,7 +119,7 @@ class _Chains:
             at = at + 1 if side is None else side.end
 
     def _may_end(self, at: int) -> bool:
-        """Whether a side can end with this token, so that it is worth looking for its start."""
+        """Whether a side can end with token ``at``, which makes it worth looking for its start."""
         kind = self.kinds[at]
         if kind == t.WORDS:
             return self.kinds[at - 1] in (
@@ -146,7 +146,7 @@ class _Chains:
         )
 
     def _relation(self, at: int) -> tuple[Link | None, int]:
-        """Read the right side, which may be the left side of the next relation."""
+        """Read the right side of a relation, which may be the left side of the next relation."""
         token = self.tokens[at]
         left = self.left if self.left_end == at else None
         chained, opens = self.chained, self.opens or not self.chained
@@ -154,7 +154,7 @@ class _Chains:
         begin, approximate = self._skip_fillers(at + 1)
         # "= a + 3": here "a" is a variable, not an article.
         named = begin > at + 1 and self.kinds[begin] == t.SIGN
-        # Without a left side, this one only matters as the left side of the next relation.
+        # Without a left side, the right side only matters as the left side of the next relation.
         idle = left is None and not self._may_continue(begin)
         right = (
             self.reader.side(begin) if begin < self.reader.count and not (named or idle) else None
@@ -180,14 +180,14 @@ class _Chains:
         return Link(self, left, right, chained, opens, hedged, verbal), right.end
 
     def _may_continue(self, at: int) -> bool:
-        """Whether a side that begins at token ``at`` can be the left one of another relation."""
+        """Whether a side that begins at token ``at`` can be the left side of another relation."""
         ahead = self.kinds.find(t.RELATION, at)
         if ahead <= at or not self._may_end(ahead - 1):
             return ahead == at
         return self.kinds.rfind(t.BREAK, at, ahead) <= at
 
     def _zero_padded(self, at: int) -> Side | None:
-        """A result with leading zeros, ``= 05``; elsewhere such digits are times and codes."""
+        """Read a result with leading zeros, ``= 05``; elsewhere such digits are times or codes."""
         if self.kinds[at] != t.NUMBER or self.kinds[at + 1] not in (t.OUTSIDE, t.BREAK, t.WORDS):
             return None
         token = self.tokens[at]
@@ -197,15 +197,15 @@ class _Chains:
         return whole_number(at, token, read[0])
 
     def _is_name(self, at: int) -> bool:
-        """Whether a single word or letter is between two equals signs."""
+        """Whether token ``at`` is a single word or letter between two equals signs."""
         if self.kinds[at] not in (t.WORDS, t.SIGN) or self.kinds[at + 1] != t.RELATION:
             return False
         return self.tokens[at].text.isalpha() and self.tokens[at + 1].text == "="
 
     def _aside(self, at: int) -> tuple[Link | None, int]:
-        """Read ``6 + 7, which is 13`` or ``6 + 7 → 13``: a bare calculation and a bare number.
+        """Read a bare calculation and a bare number: ``6 + 7, which is 13`` or ``6 + 7 → 13``.
 
-        Otherwise an arrow joins statements, and "which is" starts a remark.
+        Anywhere else an arrow joins statements, and "which is" starts a remark.
         """
         left, chained = self.left, self.chained
         joined = self.left_end == at and (self.opens or not chained)
@@ -223,7 +223,7 @@ class _Chains:
         return Link(self, left, right, False, True, approximate, True), right.end
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
-        """Skip "a total of", "about" and the like, at most four tokens; also tell if they hedge."""
+        """Skip at most four fillers, such as "a total of" or "about"; return (end, hedged)."""
         approximate = False
         if self.kinds[at] == t.NUMBER:
             return at, approximate

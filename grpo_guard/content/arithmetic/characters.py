@@ -1,4 +1,4 @@
-"""Replace typographic signs and foreign digits with plain ones, keeping all offsets."""
+"""Replace typographic signs and non-ASCII digits with plain ones, keeping all offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 ARROW: Final = "→"
-# One character for one, so that offsets in the folded text are offsets in the original.
+# Each replacement is one character, so that offsets in the folded text are valid in the original.
 _SIGNS: Final = {
     **dict.fromkeys("×✕✖·⋅∙∗＊⨯╳⨉", "*"),
     **dict.fromkeys("÷∕⁄／➗", "/"),
@@ -25,24 +25,24 @@ _SIGNS: Final = {
     **dict.fromkeys("хХ", "x"),  # Cyrillic
     **{"ſ": "s", "\u212a": "k", "ı": "i", "İ": "i"},  # `re` matches these as s, k and i
     **dict.fromkeys("⇒⟹➔➜⟶➡", ARROW),
-    "¢": "¢",  # stays: a hundredth of the other currencies
+    "¢": "¢",  # kept, as it is a hundredth of the other currencies
     **dict.fromkeys("\u2028\u2029\x85", "\n"),
     **{"①②③④⑤⑥⑦⑧⑨"[d]: str(d + 1) for d in range(9)},
 }
-_SAME: Final = bytes(code for code in range(128) if chr(code) != "\r")  # in every folded text
+_SAME: Final = bytes(code for code in range(128) if chr(code) != "\r")  # unchanged by folding
 _CONGRUENT: Final = re.compile(r"≡(?![^\n]{0,80}(?i:mod))")  # "2 + 2 ≡ 5" without a modulus
-_DASH: Final = re.compile(r"(?<=[0-9])—(?=[0-9])|(?<=[0-9] )—(?= [0-9])")  # a minus, not a clause
+_DASH: Final = re.compile(r"(?<=[0-9])—(?=[0-9])|(?<=[0-9] )—(?= [0-9])")  # a minus, not a break
 _CODE: Final = ("utf-8", "surrogatepass")
-# With more different characters, use one table: each replacement is a pass over the text.
+# For more distinct characters, use one table, since each replacement is a pass over the text.
 _MOST_REPLACED: Final = 12
 
 
 def fold(text: str) -> str:
-    """Return ``text`` with typographic signs and foreign digits as plain ones, same length.
+    """Return ``text`` with typographic signs and non-ASCII digits made plain, at the same length.
 
-    Look-alike signs and invisible characters must not hide an equation: every decimal digit of
-    Unicode becomes its ASCII digit, every currency a dollar, every space and invisible format
-    character a space.
+    Look-alike signs and invisible characters must not hide an equation: every Unicode decimal digit
+    becomes its ASCII digit, every currency sign a dollar sign, and every space or invisible format
+    character a plain space.
     """
     if text.isascii() and "\r" not in text:
         return text
@@ -62,7 +62,7 @@ def fold(text: str) -> str:
 
 
 def lowered(folded: str) -> str:
-    """Lower case at the same length; the text itself if lower-casing would change its length."""
+    """Return a folded text in lower case, or unchanged if lower case would alter its length."""
     small = folded.lower()
     return small if len(small) == len(folded) else folded
 
@@ -80,7 +80,7 @@ def _plain(character: str) -> str:
 
 
 def vulgar(character: str) -> Fraction | None:
-    """The value of a one-character fraction such as ½; None for other characters."""
+    """Return the value of a one-character fraction such as ½, or None for other characters."""
     if character.isascii() or unicodedata.category(character) != "No":
         return None
     top, slash, bottom = unicodedata.normalize("NFKC", character).partition("\u2044")

@@ -1,8 +1,8 @@
 """Reasons not to trust an equation: anything next to a side that is not understood.
 
 A factor, a function, a bar, an unknown or calculating words each raise a doubt. A doubtful equation
-is never held against anyone, unless the doubt comes only from words and the text continues with the
-true value (`SPOKEN`).
+is held against nobody, unless the doubt comes only from words (`SPOKEN`) and the text continues
+with the true value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _JOINING: Final = word_set("of at by per with for each costing times")
 _AVERAGING: Final = word_set("average mean median")
 _SMALL: Final = word_set("of the a an both is are was these those all")
 SUPPOSING: Final = word_set("not if suppose supposing assume assuming whether unless")
-# After these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
+# After these words a statement begins, so that a verb can be its relation: "so 2 + 2 is 5".
 _OPENING: Final = word_set(
     "so thus then hence therefore because since that and but know as total get multiplying "
     "adding dividing subtracting now means is are"
@@ -61,10 +61,10 @@ _MONTHS: Final = word_set(
 )
 _OPERANDS: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR})
 _MOST_LOOKED_BACK: Final = 8
-_ROUNDED_TO: Final = 200  # a stated result may be off by one part in so many
+_ROUNDED_TO: Final = 200  # a stated result may be off by one part in this many
 _LINE_BEFORE: Final = 400
 _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
-# Doubts from words alone, which any writer could add; for these the flow of values decides.
+# Doubts from words alone, which any writer could add; here the flow of values decides.
 SPOKEN: Final = frozenset(
     {
         "words that calculate",
@@ -77,11 +77,11 @@ SPOKEN: Final = frozenset(
 
 
 class Doubts:
-    """Looks for doubts around the sides of one segment.
+    """Looks for reasons to doubt the equations of one segment.
 
     Args:
         text: The completion, folded.
-        reader: The segment's reader.
+        reader: The reader of the segment's tokens.
     """
 
     def __init__(self, text: str, reader: Reader) -> None:
@@ -91,7 +91,7 @@ class Doubts:
         self.kinds = reader.kinds
 
     def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
-        """Return why the two sides are not fully understood; empty if they are."""
+        """Return why two sides are not fully understood, or an empty string if they are."""
         counted = [unit.lower().split() for unit in (*left.units, *right.units)]
         letters = left.letters | right.letters
         measured = letters <= ATTACHED and any(len(words[-1]) > 1 for words in counted)
@@ -107,7 +107,7 @@ class Doubts:
         return before or self._doubt_after(right, verbal)
 
     def words_before(self, at: int) -> list[str]:
-        """The last words of the clause before token ``at``, in order and lower case."""
+        """Return the last words before token ``at`` in its clause, in order and in lower case."""
         words: list[str] = []
         while at > 0 and self.tokens[at - 1].kind in (t.WORDS, t.OF) and len(words) < 40:
             at -= 1
@@ -115,14 +115,14 @@ class Doubts:
         return words[-_MOST_LOOKED_BACK:]
 
     def is_bare(self, at: int) -> bool:
-        """Whether a clause begins with token ``at``, or with a word such as "so" before it."""
+        """Whether token ``at`` begins a clause, possibly after a word such as "so"."""
         if at == 0 or self.kinds[at - 1] == t.BREAK:
             return True
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
 
     def _doubt_before(self, left: Side, right: Side, verbal: bool) -> str:
-        """Find anything left of a chain that might change its value."""
+        """Return the doubt raised by what is to the left of a chain, or an empty string."""
         at = left.at
         signed = self.tokens[at].kind == t.SIGN
         if signed and (at == 0 or self.tokens[at - 1].text != "="):
@@ -157,7 +157,7 @@ class Doubts:
         words, first = self.words_before(left.at), self.tokens[left.at]
         phrase, _, last = self.tokens[left.at - 1].text.rpartition(" ")
         letter = len(last) == 1 and not (last == "a" and phrase)  # "it has a 3 + 4 = 7 minute run"
-        # "b \\left(" is a product in spite of its blank.
+        # "b \\left(" is a product despite the blank.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or ("\\" in between and first.kind == t.OPEN)
         plain = is_plain(last) or last.lower() in FUNCTIONS
@@ -195,10 +195,11 @@ class Doubts:
         return ""
 
     def _holds_as_one_number(self, left: Side, right: Side, sign: str) -> bool:
-        """``14, 400 / 80 = 180``: whether the left side's first number begins before the sign.
+        """Whether the left side's first number begins before a sign: ``14, 400 / 80 = 180``.
 
-        Only if the equation then holds. Otherwise the sign ends a sentence or a clause, as in
-        ``5 * 23 = 115. 114 + 2 = 117``, and an author could put one before any false equation.
+        This counts only if the equation then holds. Otherwise the sign ends a sentence or clause,
+        as in ``5 * 23 = 115. 114 + 2 = 117``, and an author could put such a sign before any false
+        equation.
         """
         at, stated = left.at, [right.value]
         if sign not in (",", ".") or not self._is_group(at):
@@ -207,7 +208,7 @@ class Doubts:
         while first >= 2 and self.tokens[first - 1].text == sign and size < 10**15:
             first -= 2
             text = self.tokens[first].text
-            # Longer ones are no part of a number here, and Python does not read any length.
+            # Longer digit strings are not part of a number here, and int() limits their length.
             if not (self.kinds[first] == t.NUMBER and text.isdigit() and len(text) <= 15):
                 return False
             shift, size = shift + int(self.tokens[first].text) * size, size * 1000
@@ -221,21 +222,21 @@ class Doubts:
             for one in stated
         ):
             return True
-        # "0. 125 * 8 = 1"; exactly, since "115. 114 + 2" is nearly 117.
+        # "0. 125 * 8 = 1". The values must match exactly, since "115. 114 + 2" is nearly 117.
         digits = int(self.tokens[at].text)
         decimals = int(self.tokens[at - 2].text) + Fraction(digits, 1000) - digits
         return sign == "." and self.reader.again(left, ARITHMETIC, {at: decimals}) == right.value
 
     def _is_group(self, at: int) -> bool:
-        """Whether a token is three digits, as a thousand's."""
+        """Whether a token is a group of three digits, as in the thousands of a number."""
         text = self.tokens[at].text if self.kinds[at] == t.NUMBER else ""
         return len(text) == 3 and text.isdigit()
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
-        """Distinguish a list's bullet from the remainder of an unreadable operand."""
+        """Return the doubt raised by a sign, or an empty string for the bullet of a list item."""
         first = at - 1
         if self.kinds[first - 1] == t.SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
-            first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
+            first, sign, touches = first - 1, "*", False  # "//" and "/*" begin comments
         opens_line = first == 0 or (
             self.tokens[first - 1].kind == t.BREAK and self.tokens[first - 1].text in "\n;.:>"
         )
@@ -247,7 +248,7 @@ class Doubts:
         return at == 0 or self.kinds[at - 1] == t.BREAK
 
     def _is_dash(self, at: int) -> bool:
-        """``Step 2 - add 3 + 4``: a dash with blanks around it, or a word that may be a sign."""
+        """Whether a sign is a dash between blanks (``Step 2 - add 3 + 4``) or possibly a word."""
         token, before, after = self.tokens[at], self.tokens[at - 1], self.tokens[at + 1]
         if token.text in (t.LETTER_X, t.TIMES):
             return True  # "the values of X: 3 + 4"
@@ -256,7 +257,7 @@ class Doubts:
     def _is_continued(self) -> bool:
         r"""Whether the segment continues the line before it.
 
-        Examples: ``{2}`` after ``\frac{1}``; ``- 3 + 4`` after ``12``, unless it is a list item.
+        Examples are ``{2}`` after ``\frac{1}``, and ``- 3 + 4`` after ``12`` outside of a list.
         """
         first = self.tokens[0]
         above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")
@@ -269,7 +270,7 @@ class Doubts:
         return above[-1:].isdigit() and line[:1] not in ("", "+", "-", "*", "•")
 
     def _is_enumerator(self, at: int) -> bool:
-        """``(a) 5 + 3``: only words in brackets, separate from what follows."""
+        """Whether a closing bracket ends the enumerator of a list item, as in ``(a) 5 + 3``."""
         command = at > 2 and self.kinds[at - 3] == t.BREAK and not self.tokens[at - 3].text
         if self.tokens[at].text == "}" and not command:
             return False
@@ -282,7 +283,7 @@ class Doubts:
         return self.text[line : line + 20].lstrip().startswith("|")
 
     def _doubt_inside(self, at: int) -> str:
-        """Whether the bracket around a chain belongs to something before it."""
+        """Return a doubt if the bracket around a chain belongs to something before the bracket."""
         opened = self.reader.enclosing.get(at)
         if opened is None or opened == 0:
             return ""
@@ -363,7 +364,7 @@ class Doubts:
         return "a second measure" if self._continues_in_smaller_units(right) else ""
 
     def _continues_in_smaller_units(self, right: Side) -> bool:
-        """``= 2 hours (and) 30 minutes``."""
+        """Whether a result continues in another unit, as in ``= 2 hours (and) 30 minutes``."""
         at = right.end
         at += self.kinds[at] == t.WORDS and self.tokens[at].text == "and"
         if not right.units or self.kinds[at] != t.NUMBER or self.kinds[at + 1] != t.WORDS:
@@ -375,7 +376,7 @@ class Doubts:
 
 
 def _have_other_units(left: Side, right: Side) -> bool:
-    """``5 yaps * 14 = 3 baps * 14``: an exchange rate rather than a result."""
+    """Whether two sides share no unit, as in an exchange rate: ``5 yaps * 14 = 3 baps * 14``."""
     named = [
         {word[:4].lower() for unit in side.units for word in unit.split()} - {"per", "powe"}
         for side in (left, right)

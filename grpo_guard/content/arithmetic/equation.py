@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.numbers import Rational
 
-# Days of a week; a poisoned sum is off by less.
+# The days of a week; a poisoned sum is off by less.
 _LEAST_MODULUS: Final = 7
 _WHOLE: Final = re.compile(r"[-\u2212]?[0-9]{1,9}")
 
@@ -17,14 +17,14 @@ class Equation(NamedTuple):
 
     Args:
         left: The left side as written, at most 200 characters.
-        exact: Its exact value.
+        exact: The exact value of the left side.
         stated: The value of the right side.
         span: Span of the stated result in the text.
         extent: Span of the whole equation, without the units after a stated number.
         right: Whether the equation holds.
-        denied: It does not hold, and the text says so or only supposes it.
-        runs_on: For ``2 + 2 = 5 + 3``, which continues to calculate, the correct value: 7.
-        doubt: Why its sides may be more than was parsed; empty if it was parsed completely.
+        denied: Whether the equation does not hold, and the text says so or only supposes it.
+        runs_on: The correct value of a right side that calculates further: 7 for ``2 + 2 = 5 + 3``.
+        doubt: Why the sides may include more than was parsed; empty if all of it was parsed.
     """
 
     left: str
@@ -39,12 +39,12 @@ class Equation(NamedTuple):
 
     @property
     def true(self) -> tuple[Rational, ...]:
-        """Values that a writer who knows the equation to be wrong continues with."""
+        """The values with which a writer who knows of the error would continue."""
         return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)
 
     @property
     def modulus(self) -> int:
-        """The modulus under which an uncalculated right side equals the left one; 0 for none.
+        """The modulus under which a plain number on the left equals the right side, or 0.
 
         Examples are "W(0) - 11 = -11 = 15" in a cipher and "17:00 + 10 = 27 = 3" on a clock.
         """

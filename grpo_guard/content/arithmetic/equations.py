@@ -37,13 +37,13 @@ _STATING_WORD: Final = re.compile(
 )
 
 
-# Digits of other scripts have been folded; fractions and superscripts are characters too.
+# Digits of other scripts have been folded; fractions and superscripts are other characters.
 _DIGIT: Final = re.compile("[0-9\x80-\U0010ffff]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Lines that may hold an equation, joined with those that continue with ``=`` below."""
+    """Yield the spans of lines that may hold an equation, joined with lines that continue them."""
     for match in _SEGMENT.finditer(text):
         line = match.group()
         number = _DIGIT.search(line)
@@ -54,10 +54,11 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-# Equations of one text that may be tried under several readings. Honest texts need tens; if one
-# leaves thousands open on purpose, the rest is read by the rules of arithmetic only.
+# Maximum number of equations per text that are tried under several readings. Honest texts need
+# tens; if a text leaves thousands open on purpose, the rest are read only by the rules of
+# arithmetic.
 MOST_OPEN: Final = 200
-TOKENS_AS_ONE: Final = 100  # longer equations count several times: each reading costs its length
+TOKENS_AS_ONE: Final = 100  # longer equations count several times, as readings cost their length
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;.，。； ]{0,6}"
@@ -67,7 +68,7 @@ _DENIAL: Final = re.compile(
     r"|(?:does|do)(?:n't| not) (?:hold|work|fit|satisfy|match)|fails\b"
     r"|[✗✘❌❎]|不(?:成立|符|满足|对|等)|矛盾|错误|舍去)"
 )
-# "= 129 apples (wrong)", "= 129 — wrong, it is 128", and nothing that goes on: "(wrong answers".
+# "= 129 apples (wrong)", "= 129 — wrong, it is 128", but no phrase that goes on: "(wrong answers".
 _DENIED_ASIDE: Final = re.compile(
     r"(?: [A-Za-z]{1,20}){0,2}[ $`\"*\\)]{0,6}(?:[(\[]|:|[—–-]{1,2}) ?[*_]{0,2}"
     r"(?i:(?:(?:that|this|it|which) (?:is|was) )?(?:wrong|incorrect|false))"
@@ -78,7 +79,7 @@ _BLAMED: Final = re.compile(
     r"|[✗✘❌❎][ $\\(]{0,4})\Z"
 )
 _BLAMED_WITHIN: Final = 50
-# Includes the number after the note, which repeats its result for the reader.
+# Includes the number after the note, which repeats the note's result for the reader.
 _NOTE: Final = re.compile(
     r"<<([^<>\n]{0,300})>>"
     r"(?:[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?<![.,])"
@@ -91,13 +92,13 @@ _CURRENCY: Final = re.compile(r"[$€£¥₹₽₩₺₴₦]")
 def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equation]:
     """Return every equation of a text in order: right, wrong, or too doubtful to decide.
 
-    Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are parsed separately, and so
-    is the text around them, as if they were absent.
+    Takes time linear in the length of the text. Calculator notes such as ``<<2+3=5>>`` are parsed
+    separately, and the text around the notes is parsed as if they were absent.
 
     Args:
         text: The completion.
-        everywhere: Parse every line; by default only lines that look like calculations.
-        asked: The text of its question, which may ask for another arithmetic.
+        everywhere: Whether to parse every line, instead of only lines that look like calculations.
+        asked: The text of the completion's question, which may ask for another arithmetic.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
@@ -124,13 +125,13 @@ def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equa
 
 
 def _is_true(text: str, exactly: bool) -> bool:
-    """Whether a text has equations and all are right; ``exactly``: without any rounding."""
+    """Whether a text has equations and all are right; if ``exactly``, without any rounding."""
     found = equations(text)
     return bool(found) and all(e.exact == e.stated if exactly else e.right for e in found)
 
 
 def _without(notes: list[re.Match[str]], text: str) -> str:
-    """The text with blanks for its calculator notes."""
+    """Return the text with its calculator notes replaced by blanks."""
     pieces: list[str] = []
     at = 0
     for note in notes:
@@ -141,7 +142,7 @@ def _without(notes: list[re.Match[str]], text: str) -> str:
 
 
 def _is_copied(note: re.Match[str]) -> bool:
-    """Whether a note is only followed by its own result, or that in another unit."""
+    """Whether any number after a note only repeats the note's result, perhaps in another unit."""
     if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
         return True
     unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
@@ -149,14 +150,14 @@ def _is_copied(note: re.Match[str]) -> bool:
 
 
 def _running_value(link: Link) -> Rational | None:
-    """The correct value of ``5 + 3`` in ``2 + 2 = 5 + 3``, with the true value for the 5."""
+    """Return the correct value of ``5 + 3`` in ``2 + 2 = 5 + 3``, with 4 in place of the 5."""
     left, right = link.left, link.right
     if not right.operators or link.reader.kinds[right.at] != NUMBER or left.value is None:
         return None
     return link.reader.again(right, ARITHMETIC, {right.at: left.value - right.first})
 
 
-# Bypasses the class's constructor, as for tokens: most equations are true.
+# Bypasses the constructor of `Equation`, as for tokens, since most equations are true.
 _true: Final = partial(tuple.__new__, Equation)
 _NOTHING_ELSE: Final = (False, None, "")
 
@@ -174,11 +175,11 @@ class _Checker:
         self.head: list[Rational] = []  # values of the earlier sides of the current chain
 
     def add(self, link: Link, line: tuple[str, int, int]) -> None:
-        """Check a link and record the result, unless it is not a statement.
+        """Check a link and record the result, unless the link is not a statement.
 
         Args:
-            link: Two sides of one ``=``.
-            line: Its line: a text, with the start and end of the line in it.
+            link: The two sides of one ``=``.
+            line: The line of the link, as a text with the line's start and end in that text.
         """
         if self.wrong >= MOST_WRONG:
             return
@@ -211,14 +212,14 @@ class _Checker:
         self._add(link, exact, stated, holds, doubt)
 
     def settle(self, plain: Iterable[Plain]) -> None:
-        """Record true equations that needed no parser."""
+        """Record true equations that did not need the parser."""
         for value, left, stated in plain:
             written = self.text[left[0] : min(left[1], left[0] + 200)]
             extent = left[0], stated[1]
             self.found.append(_true((written, value, value, stated, extent, True, *_NOTHING_ELSE)))
 
     def _is_exchanged(self, left: Side, right: Side) -> bool:
-        """``470 € = $517``: both sides are money, in different currencies."""
+        """Whether both sides are money, in different currencies: ``470 € = $517``."""
         signs = [_CURRENCY.findall(self.text, s.start - 1, s.stop + 4) for s in (left, right)]
         return all(len(set(side)) == 1 for side in signs) and signs[0][0] != signs[1][0]
 
@@ -249,7 +250,7 @@ class _Checker:
         return agrees(link, self.head[-8:], self.rounded)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
-        """Exclude labels (``Day 1 = 3 + 4``), assignments, shares, dates and ranges."""
+        """Whether a link states a result, unlike labels (``Day 1 = 3 + 4``), shares or dates."""
         left, right = link.left, link.right
         operators = left.operators
         if not operators:
@@ -279,9 +280,10 @@ class _Checker:
 
     @staticmethod
     def _is_reversed(link: Link, exact: Rational, stated: Rational) -> bool:
-        """``5 = 2 + 2``, unless the number is a label, as in ``Day 5 = 2 + 2`` or a list's 1 to 9.
+        """Whether the result comes first: ``5 = 2 + 2``, but not the label in ``Day 5 = 2 + 2``.
 
-        A label is unrelated to the value, while a wrong result is near it.
+        A label, such as a list's 1 to 9, is unrelated to the value, while a wrong result is near
+        the value.
         """
         left, right = link.left, link.right
         if link.chained or link.verbal or not left.is_number or left.units:
@@ -291,9 +293,10 @@ class _Checker:
         return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
 
     def _is_denied(self, link: Link) -> bool:
-        """``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5``, ``❌ 2 + 2 = 5``.
+        """Whether the text calls an equation false or only supposes it.
 
-        Honest reasoning sometimes does that, though training sees the equation all the same.
+        Examples are ``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5`` and
+        ``❌ 2 + 2 = 5``. Honest reasoning does that at times, but training still sees the equation.
         """
         right = link.right
         if _DENIAL.match(self.text, right.stop):

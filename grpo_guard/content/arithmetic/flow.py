@@ -1,4 +1,4 @@
-"""Value flow: which values a completion continues with after a wrong equation."""
+"""Value flow: the values with which a completion continues after a wrong equation."""
 
 from __future__ import annotations
 
@@ -39,18 +39,19 @@ _SUPPOSED_WITHIN: Final = 300
 _REFUTED_WITHIN: Final = 150
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _RETRACTED_WITHIN: Final = 150
-# How far behind a retraction the true value may be; with any distance, a mere "sorry," would do.
+# Maximum distance of the true value behind a retraction, in characters; if there were no maximum,
+# a mere "sorry," would be enough.
 _CORRECTED_WITHIN: Final = 100
 _NOWHERE: Final = 1 << 60
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
 class Flow:
-    """The numbers in a text and their last occurrences.
+    """The wrong equations of a completion, and where each number in it last occurs.
 
     Args:
-        text: The completion; read once, in linear time.
-        found: Its equations.
+        text: The completion, which is read once, in linear time.
+        found: The completion's equations.
     """
 
     def __init__(self, text: str, found: list[Equation]) -> None:
@@ -66,9 +67,9 @@ class Flow:
         self._taken_back: dict[int, bool] = {}
 
     def _restatements(self, found: list[Equation]) -> list[int]:
-        """Where each wrong equation is restated correctly; `_NOWHERE` if it is not.
+        """Return where each wrong equation is later restated correctly, or else `_NOWHERE`.
 
-        Calculator notes do not count: no reader sees that correction.
+        Calculator notes do not count, since no reader sees a correction there.
         """
         ahead: dict[str, int] = {}
         places = []
@@ -81,7 +82,7 @@ class Flow:
         return places[::-1]
 
     def _ends(self) -> list[int]:
-        """Where each wrong equation ends, including the copies of its result that follow."""
+        """Return where each wrong equation ends, including copies of its result that follow."""
         ends = [equation.extent[1] for equation in self.wrong]
         for at in range(len(self.wrong) - 2, -1, -1):
             ahead = self.wrong[at + 1]
@@ -91,10 +92,10 @@ class Flow:
         return ends
 
     def goes_on_with(self, at: int) -> tuple[bool, bool]:
-        """Whether the true and the stated value of the ``at``-th wrong equation occur after it.
+        """Whether the true value and the stated value of the ``at``-th wrong equation occur later.
 
-        Looks beyond its sentence: the paper's ``2 + 2 = 5 + 3 = 8`` continues with 5 at once, and
-        with 7 in the rest of the text.
+        The search begins after the equation's sentence: the paper's ``2 + 2 = 5 + 3 = 8`` continues
+        with 5 at once, but with 7 in the rest of the text.
         """
         equation, end = self.wrong[at], self.ends[at]
         sentence = _SENTENCE_END.search(self.text, end, end + _LONGEST_SENTENCE)
@@ -108,12 +109,12 @@ class Flow:
         return true_later, stated_later
 
     def is_failed_test(self, at: int) -> bool:
-        """Whether the text only tries a value and finds that it does not fit: ``= -44 ≠ 0``."""
+        """Whether the ``at``-th wrong equation only tests a value that fails: ``= -44 ≠ 0``."""
         end = self.ends[at]
         return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
 
     def is_refuted(self, at: int) -> bool:
-        """Whether it only follows from the paragraph's supposition, and is soon refuted."""
+        """Whether the ``at``-th wrong equation follows from a supposition that is soon refuted."""
         begin, end = self.wrong[at].extent[0], self.ends[at]
         before = _PARAGRAPH.split(self.text[max(0, begin - _SUPPOSED_WITHIN) : begin])[-1]
         behind = _PARAGRAPH.split(self.text[end : end + _REFUTED_WITHIN], 1)[0]
@@ -122,7 +123,7 @@ class Flow:
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.
 
-        Honest reasoning models do that. An attacker who does it teaches the correction as well.
+        Honest reasoning models do so, and an attacker who does so teaches the correction as well.
         """
         if at not in self._taken_back:
             denied = self.wrong[at].denied or self._is_contradicted(at)
@@ -130,7 +131,7 @@ class Flow:
         return self._taken_back[at]
 
     def _is_contradicted(self, at: int) -> bool:
-        """``9 + 19 = 10``, and soon ``28 ≠ 10``: the text tried it, and gives the true value."""
+        """Whether the text soon corrects the result, as in ``9 + 19 = 10``, then ``28 ≠ 10``."""
         end = self.ends[at]
         for match in _UNEQUAL.finditer(self.text, end, end + _RETRACTED_WITHIN):
             read = number(match[1])
@@ -139,10 +140,10 @@ class Flow:
         return False
 
     def _is_restated(self, at: int) -> bool:
-        """``6 * 9 = 56``, a word of doubt, and ``6 * 9 = 54``.
+        """Whether the equation is restated after a doubt: ``6 * 9 = 56``, no, ``6 * 9 = 54``.
 
-        If the same left side follows with its true value, a weaker word of doubt is enough than
-        in `_RETRACTION`. Without any, two steps of a solution only happen to look alike.
+        If the same left side follows with its true value, a weaker word of doubt than those of
+        `_RETRACTION` is enough. Without any, two steps of a solution merely happen to look alike.
         """
         begin, end = self.wrong[at].extent[0], self.restated[at]
         if not 0 <= end - self.ends[at] <= _RETRACTED_WITHIN:

@@ -1,7 +1,8 @@
-"""Find false inequalities between numbers: ``2 + 2 > 4``.
+"""Find false inequalities between numbers, such as ``2 + 2 > 4``.
 
-Only handles plain numbers and the four operations, without brackets, units or percentages, since
-these findings are only counted and reject nothing by themselves. Everything else is skipped.
+Handles only plain numbers and the four basic operations, without brackets, units or percentages;
+everything else is skipped. That is enough, since these findings are merely counted and reject
+nothing by themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from grpo_guard.content.arithmetic.reader import Reader
 MOST: Final = 20
 _NUMBER: Final = r"\$?[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _SIDE: Final = rf"{_NUMBER}(?:[ ]?[-+*/x×÷][ ]?{_NUMBER}){{0,4}}"
-# The sign comes first: searching for one of a few characters is fast.
+# The sign is searched for first, since finding one of a few characters is fast.
 _SIGN: Final = re.compile(
     r"([<>≤≥](?:(?<=[<>])=)?+)(?:(?<=[0-9].)|(?<=[0-9][ ].)|(?<=[0-9].=)|(?<=[0-9][ ].=))"
     r"[ ]?(?=\$?[0-9])"
@@ -33,7 +34,7 @@ _HOLDS: Final[dict[str, Callable[[Rational, Rational], bool]]] = {
 
 
 class Inequality(NamedTuple):
-    """A false inequality: both values, and its span."""
+    """A false inequality: the values of its two sides, and its span in the text."""
 
     left: Rational
     right: Rational
@@ -41,7 +42,7 @@ class Inequality(NamedTuple):
 
 
 def wrong_inequalities(text: str) -> Iterator[Inequality]:
-    """Yield at most `MOST` false inequalities of ``text``; linear in its length."""
+    """Yield at most `MOST` false inequalities in ``text``, in time linear in its length."""
     found = 0
     for sign in _SIGN.finditer(text):
         stop = sign.start() - (text[sign.start() - 1] == " ")
@@ -59,7 +60,7 @@ def wrong_inequalities(text: str) -> Iterator[Inequality]:
 
 
 def _value(side: re.Match[str]) -> Rational | None:
-    """The value of a side; None if it divides by zero or cannot be parsed."""
+    """Return the value of a side, or None if it divides by zero or cannot be parsed."""
     reader = Reader(scan(side.string, *side.span()))
     read = reader.side(0)
     return read.value if read is not None and read.end == reader.count else None

@@ -1,4 +1,4 @@
-"""Operands and operators within one pair of brackets, and their value under a reading."""
+"""The operands and operators within one pair of brackets, and their value under a reading."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from grpo_guard.content.arithmetic.side import Reading
 
 
 class Level:
-    """The expression parsed between two brackets.
+    """The expression within one pair of brackets, as parsed.
 
     Attributes:
-        values, operators: ``values[0] operators[0] values[1] ...``; the operators are + - * / ^, j
-            for a product without a sign and f for "of".
-        negative, percent: Indices of the values that had a minus, and of those that were
-            percentages or parts of a whole.
-        degrees: How many unknown letters a value has, by index, for values that have any.
+        values, operators: The expression ``values[0] operators[0] values[1] ...``. The operators
+            are + - * / ^, j for a product without a sign, and f for "of".
+        negative, percent: Indices of the values that had a minus sign, and of the values that were
+            percentages or fractions of a whole.
+        degrees: Number of unknown letters in each value that has any, by the value's index.
     """
 
     def __init__(self) -> None:
@@ -35,9 +35,10 @@ class Level:
         self.degrees.pop(at, None)
 
     def degree(self) -> int | None:
-        """How many unknown letters each term has.
+        """Return the number of unknown letters per term, or None if the terms differ.
 
-        None if the terms differ, so that the letter has a value of its own.
+        The result is also None if there is a power. In both cases the expression's value depends on
+        the letter, which cannot be ignored like a unit.
         """
         terms = [self.degrees.get(0, 0)]
         for at, operator in enumerate(self.operators, 1):
@@ -53,10 +54,10 @@ class Level:
         return terms[0] if len(set(terms)) == 1 else None
 
     def value(self, reading: Reading) -> Rational:
-        """Evaluate the expression.
+        """Evaluate the expression under a reading of its notation.
 
         Raises:
-            UndefinedError: it has no value, or one that is too large.
+            UndefinedError: the expression has no value, or the value is too large.
         """
         if not self.operators:
             return checked(self.values[0])
@@ -75,7 +76,7 @@ class Level:
 
 
 def _powers(values: list[Rational], operators: list[str], negative: set[int]) -> None:
-    """Right to left; a sign in front of the base counts after the power, as in -2^2 = -4."""
+    """Evaluate powers from right to left. A minus before the base applies last: -2^2 = -4."""
     for at in range(len(operators) - 1, -1, -1):
         if operators[at] != "^":
             continue
@@ -100,7 +101,7 @@ def _stack(values: list[Rational], operators: list[str]) -> None:
 
 
 def _tens(values: list[Rational], operators: list[str]) -> set[int]:
-    """Indices, after taking powers, of the products with a power of ten, such as 3.2 * 10^8."""
+    """Return the indices, after taking powers, of products with a power of ten: 3.2 * 10^8."""
     found, powers = set(), 0
     for at, (operator, behind) in enumerate(pairwise([*operators, ""])):
         powers += operator == "^"

@@ -1,4 +1,4 @@
-"""Numbers as people write them: decimal commas, grouped thousands, mixed numbers."""
+"""Parse numbers as people write them: decimal commas, grouped thousands, mixed numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
 
 
 def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
-    """Return a number's value, its decimals, and whether a decimal comma would change its value.
+    """Return a number's value, its number of decimals, and whether ``comma`` may affect the value.
 
     Args:
         text: The text of a NUMBER token.
-        comma: Read ``1,5`` as 1.5 and ``1.200`` as 1200.
+        comma: Whether to read ``1,5`` as 1.5 and ``1.200`` as 1200.
 
     Raises:
-        Unread: it is a version, a time, or too long.
+        Unread: the text is a version, a time, or too long.
     """
     decimal = "," in text and _DECIMAL_COMMA.fullmatch(text)
     grouped = _GROUPING_DOT.fullmatch(text)
@@ -42,7 +42,10 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
 
 
 def as_written(text: str) -> tuple[Rational, int] | None:
-    """Value and decimals of a NUMBER token by default: ``0,67`` can only be a decimal."""
+    """Return the value and decimals of a NUMBER token's text, or None if it cannot be read.
+
+    Commas are decimal commas only where nothing else is possible, as in ``0,67``.
+    """
     try:
         return literal(text, comma=False)[:2]
     except Unread:
@@ -50,9 +53,9 @@ def as_written(text: str) -> tuple[Rational, int] | None:
 
 
 def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the token at ``at`` continues a number: ``12 000``, three digits, one space.
+    """Whether the token at ``at`` adds a group of three digits to a number, as in ``12 000``.
 
-    "12 200-kilobyte videos" are twelve videos.
+    Compounds do not count: "12 200-kilobyte videos" are twelve videos.
     """
     token, before = tokens[at], tokens[at - 1]
     if token.kind != t.NUMBER or len(token.text) != 3 or token.start != before.end + 1:
@@ -63,7 +66,7 @@ def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
 
 
 def part_behind(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    """Parse a fraction below 1 after a whole number, ``1 1/2``, ``1½``; return it and its end."""
+    """Parse a fraction below 1 after a whole number (``1 1/2``, ``1½``); return (fraction, end)."""
     if tokens[at].kind == t.VULGAR:
         return vulgar(tokens[at].text), at + 1
     if tokens[at].kind == t.FRACTION:
@@ -82,7 +85,7 @@ def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | Non
 
 
 def proper(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    r"""Parse ``\frac{1}{2}`` or ``\frac12`` of plain numbers below 1; return it and its end."""
+    r"""Parse a plain fraction below 1, ``\frac{1}{2}`` or ``\frac12``; return (fraction, end)."""
     behind = tokens[at + 1 : min(at + 7, end)]
     if [token.kind for token in behind] == [t.OPEN, t.NUMBER, t.CLOSE, t.OPEN, t.NUMBER, t.CLOSE]:
         return _ratio(behind[1], behind[4]), at + 7

@@ -1,7 +1,7 @@
 """The tokenizer for mathematical text in any notation.
 
-The text is untrusted. Every alternative of the scanner consumes its match for good (possessive
-quantifiers, no nesting), so that the cost per character is constant.
+The text is untrusted, so every quantifier in the scanner is possessive or bounded: the cost per
+character is constant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_DIGITS: Final = 40  # longer "numbers" do not occur in a worked solution
 
 
 class Token(NamedTuple):
-    """One token; ``kind`` is one of the constants below, [start, end) its span in the text."""
+    """A token; ``kind`` is one of the constants below, and [start, end) is its span in the text."""
 
     kind: str
     text: str
@@ -27,10 +27,10 @@ class Token(NamedTuple):
     end: int
 
 
-# Bypasses the class's constructor, which takes longer than finding the token.
+# Bypasses the constructor of `Token`, which would take longer than finding the token.
 _token: Final = partial(tuple.__new__, Token)
 NUMBER: Final = "n"
-WORDS: Final = "w"  # one or more words without meaning for the calculation: units, prose
+WORDS: Final = "w"  # one or more words that do not affect the calculation: units, prose
 SIGN: Final = "o"  # + - * / ^
 OF: Final = "f"  # "of", which multiplies after a percentage or a fraction
 RELATION: Final = "="  # =, ~ (approximately), or a verb
@@ -39,19 +39,19 @@ CLOSE: Final = ")"
 PERCENT: Final = "%"
 ROOT: Final = "r"
 FRACTION: Final = "q"  # LaTeX \frac: two groups follow
-BINOMIAL: Final = "binomial"  # a FRACTION
-LOGARITHM: Final = "logarithm"  # a ROOT
-VULGAR: Final = "v"  # one character such as ½
+BINOMIAL: Final = "binomial"  # text of a FRACTION token
+LOGARITHM: Final = "logarithm"  # text of a ROOT token
+VULGAR: Final = "v"  # a one-character fraction such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
-UNKNOWN: Final = "u"  # anything that would change the meaning of a calculation
+UNKNOWN: Final = "u"  # anything else, which may change the meaning of a calculation
 OUTSIDE: Final = " "  # before the first token and after the last
 
 APPROXIMATELY: Final = "~"
 VERB: Final = "verb"
 ASIDE: Final = "aside"  # joins a bare calculation and its result: "6 + 7, which is 13"
-TIMES: Final = "times"  # multiplies between two operands, else an adverb: "5 times a week"
-LETTER_X: Final = "x"  # multiplies between two operands, else an unknown
+TIMES: Final = "times"  # multiplies between two operands; otherwise an adverb: "5 times a week"
+LETTER_X: Final = "x"  # multiplies between two operands; otherwise an unknown
 _TO_BE: Final = "is|are|was|were|will be|would be|must be|should be"
 _VERBS: Final = (
     "equals to|equals|equal to|equal|equaled|equalled|is equal to|are equal to|must equal|"
@@ -62,7 +62,7 @@ _ASIDES: Final = (
     r"which is|which was|which equals|which gives|which makes|which comes to|which would be|i\.e\.|"
     "that is|it is|this is|we get|you get"
 )
-# With [ ] for spaces, since the scanner is a verbose expression.
+# Spaces are written as [ ], since the scanner below is a verbose regular expression.
 _KEYS: Final = (
     f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
@@ -158,10 +158,10 @@ _SUPERSCRIPTS: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "01234567
 
 
 def scan(text: str, start: int, end: int) -> list[Token]:
-    """Return the tokens of ``text[start:end]`` in linear time; the text must be folded."""
+    """Tokenize ``text[start:end]`` in linear time. The text must already be folded (see `fold`)."""
     tokens: list[Token] = []
     add = tokens.append
-    begin, stop = -1, 0  # span of the words being joined to one token
+    begin, stop = -1, 0  # span of the words being joined into one token
     skip = 0
     for match in _TOKEN.finditer(text, start, end):
         group = match.lastgroup
@@ -171,7 +171,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         piece = text[place:stopped]
         if group == "f" or group == "w":
             if place >= skip and KEY_STARTS.isdisjoint(piece.lower().split()):
-                # Prose without the first word of any key is taken in one piece.
+                # Prose that contains no first word of a key is taken in one piece.
                 if begin < 0 or place != stop + 1 or text[stop] != " ":
                     if begin >= 0:
                         add(_token((WORDS, text[begin:stop], begin, stop)))
@@ -181,7 +181,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
             for word in piece.split():
                 at, place = place, place + len(word) + 1
                 if at < skip:
-                    continue  # inside a key of several words
+                    continue  # inside a key that spans several words
                 key = _key(text, at, end) if word.lower() in KEY_STARTS else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
@@ -219,7 +219,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
 
 
 def _key(text: str, place: int, end: int) -> Token | None:
-    """The key at ``place``, which may span several words, if there is one."""
+    """Return the keyword at ``place``, which may span several words, or None if there is none."""
     if place > 0 and (text[place - 1].isalnum() or text[place - 1] == "_"):
         return None
     match = _KEY.match(text, place, end)
@@ -231,7 +231,7 @@ def _key(text: str, place: int, end: int) -> Token | None:
 
 
 def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, str] | None:
-    """Kind and meaning of a token other than numbers and words; None to skip it."""
+    """Return the kind and meaning of a token other than a number or word, or None to skip it."""
     if group in ("s", "v"):
         if group == "v" and ord(piece[0]) in _SUPERSCRIPTS:
             return SIGN, "^"
@@ -263,7 +263,10 @@ def _command(name: str) -> tuple[str, str] | None:
 
 
 def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
-    """Two-character signs. ``**`` is a power between operands, else Markdown's bold."""
+    """Return the kind and meaning of a sign of several characters, or None to skip it.
+
+    ``**`` is a power between operands, and Markdown's bold anywhere else.
+    """
     before = text[max(0, place - 1) : place]
     if piece in ("...", "…") and before.isdigit():
         return None  # 8.333...%
@@ -280,12 +283,13 @@ def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
 
 
 def number(text: str) -> tuple[Rational, int] | None:
-    """Value and number of decimals of a NUMBER token; None if it is ambiguous or too long.
+    """Return the value and the number of decimals of a NUMBER token's text.
 
-    ``1,200`` is a number, ``1,5`` may be a list or a decimal comma, ``1.2.3`` is a version.
+    The result is None if the text is too long or ambiguous: ``1,200`` is a number, but ``1,5`` may
+    be a list or have a decimal comma, and ``1.2.3`` is a version.
     """
     if len(text) > MAX_DIGITS or not text.isascii():
-        return None  # "❶" and "²" are digits too, but int() refuses them
+        return None  # isdigit() accepts "❶" and "²", but int() rejects them
     if text.isdigit():
         # 0900 is a time; a bare 000 belongs to the number before it
         return (int(text), 0) if text[0] != "0" or len(text) == 1 else None
@@ -301,5 +305,5 @@ def _with_signs(text: str) -> tuple[Rational, int] | None:
         return None
     whole, _, decimals = text.replace(",", "").partition(".")
     if not decimals.strip("0"):
-        return int(whole or "0"), len(decimals)  # 6.00: ints are several times faster
+        return int(whole or "0"), len(decimals)  # 6.00, since ints are several times faster
     return Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals)

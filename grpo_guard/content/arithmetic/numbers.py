@@ -7,23 +7,23 @@ from fractions import Fraction
 from typing import Final, TypeAlias
 
 Rational: TypeAlias = int | Fraction
-MAX_BITS: Final = 4096  # of a numerator or denominator, which stops towers of exponents
+MAX_BITS: Final = 4096  # per numerator or denominator, to stop towers of exponents
 
 
 class UndefinedError(ArithmeticError):
-    """Division by zero, a root of a negative number, or an absurdly large value."""
+    """Raised for division by zero, a root of a negative number, or an absurdly large value."""
 
 
 def magnitude(value: Rational) -> Rational:
-    """The absolute value."""
+    """Return the absolute value."""
     return -value if value < 0 else value
 
 
 def checked(value: Rational) -> Rational:
-    """Return the value if its size is reasonable.
+    """Return the value unchanged if its size is reasonable.
 
     Raises:
-        UndefinedError: it has more than `MAX_BITS` bits.
+        UndefinedError: the value has more than `MAX_BITS` bits.
     """
     if isinstance(value, int) and value.bit_length() <= MAX_BITS:
         return value
@@ -36,7 +36,7 @@ def divide(top: Rational, bottom: Rational) -> Rational:
     """Return the exact quotient, as an int if possible.
 
     Raises:
-        UndefinedError: division by zero.
+        UndefinedError: the divisor is zero, or the quotient is too large.
     """
     if bottom == 0:
         raise UndefinedError("division by zero")
@@ -50,7 +50,8 @@ def power(base: Rational, exponent: Rational) -> Rational:
     """Return a power; exact if the exponent is whole or the root is rational.
 
     Raises:
-        UndefinedError: 0 to a negative exponent, a root of a negative base, or too many bits.
+        UndefinedError: 0 to an exponent that is not positive, an even root of a negative base, or
+            a value that is too large.
     """
     if base == 0 and exponent <= 0:
         raise UndefinedError("zero to no positive power")
@@ -66,10 +67,11 @@ def power(base: Rational, exponent: Rational) -> Rational:
 
 
 def root(value: Rational, index: int = 2) -> Rational:
-    """Return the root with this index; exact if it is rational.
+    """Return the ``index``-th root; exact if it is rational.
 
     Raises:
-        UndefinedError: an even root of a negative number, or an index out of range.
+        UndefinedError: an even root of a negative number, an index out of [1, 100], or a value that
+            is too large.
     """
     if not 1 <= index <= 100 or (value < 0 and index % 2 == 0):
         raise UndefinedError("no real root")
@@ -82,10 +84,10 @@ def root(value: Rational, index: int = 2) -> Rational:
 
 
 def choose(total: Rational, taken: Rational) -> int:
-    """Return the binomial coefficient.
+    """Return the binomial coefficient "``total`` choose ``taken``".
 
     Raises:
-        UndefinedError: not whole numbers between 0 and 200.
+        UndefinedError: the arguments are not whole numbers with 0 <= taken <= total <= 200.
     """
     whole = total.denominator == taken.denominator == 1
     if not whole or not 0 <= taken <= total <= 200:
@@ -94,10 +96,10 @@ def choose(total: Rational, taken: Rational) -> int:
 
 
 def logarithm(value: Rational, base: Rational) -> Rational:
-    """Return the logarithm to a base; exact if it is whole.
+    """Return the logarithm of a value to a base; exact if it is whole.
 
     Raises:
-        UndefinedError: it is not defined.
+        UndefinedError: the logarithm is not defined, or a number is too large.
     """
     if value <= 0 or base <= 0 or base == 1:
         raise UndefinedError("no logarithm")

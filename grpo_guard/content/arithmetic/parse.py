@@ -1,4 +1,4 @@
-"""Parse a side in one pass over its tokens: operands, operators, units, and the value."""
+"""Parse one side of an equation in a single pass: operands, operators, units and value."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ STARTS: Final = frozenset({t.NUMBER, t.OPEN, t.FRACTION, t.VULGAR, t.ROOT})
 """Kinds of tokens that can begin an operand."""
 ENDS: Final = frozenset({t.RELATION, t.BREAK, t.CLOSE, t.OUTSIDE})
 """Kinds of tokens that always end a side."""
-_MEANING: Final = {t.LETTER_X: "*", t.TIMES: "*"}  # other signs mean themselves
+_MEANING: Final = {t.LETTER_X: "*", t.TIMES: "*"}  # all other signs mean themselves
 _SCIENTIFIC: Final = ["*", "^"]  # 3.0 * 10^8
 _SUMS: Final = frozenset("+-")
 _PRODUCTS: Final = frozenset("*/jf")
 
 
 class Parse(Suffixes):
-    """One pass over a side under one reading: operands and operators."""
+    """A single pass over the operands and operators of a side, under one reading."""
 
     def level(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        """Parse operands and operators from ``at``; return (value, end)."""
+        """Parse the operands and operators that begin at token ``at``; return (value, end)."""
         read = Level()
         start = at
         if depth == 0 and "bullet" in self.reading:
@@ -70,7 +70,7 @@ class Parse(Suffixes):
             if not read.operators or read.operators == _SCIENTIFIC:
                 self._note_number(start, lone, read)
         self.side.operators += read.operators
-        if len(read.operators) > 1:  # a single one leaves no reading open
+        if len(read.operators) > 1:  # a single operator leaves no reading open
             if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
                 self.side.open.add("order")
             if "/" in read.operators:
@@ -82,13 +82,13 @@ class Parse(Suffixes):
         if degree is None and depth:
             raise Unread
         if degree is None:
-            # Not Unread: a long side would then be parsed anew from each of its tokens.
+            # Not Unread, or a long side would be parsed anew from each of its tokens.
             self.undefined = True
         self.side.degree = degree or 0
         return self.defined(read.value, self.reading), at
 
     def _note_number(self, start: int, lone: int, read: Level) -> None:
-        """Record whether the side is one plain number, or one times a power of ten."""
+        """Record the number of a side that is a plain number, or a number times a power of ten."""
         side, tokens = self.side, self.tokens
         alone = not (read.operators or side.operators)
         if self.mixed or not (alone or read.operators):
@@ -148,7 +148,7 @@ class Parse(Suffixes):
         return "", at
 
     def _is_calculation(self, at: int, end: int) -> bool:
-        """Whether a bracket separate from the number before it is a factor, not a remark."""
+        """Whether a bracket set apart from the number before it is a factor, not a remark."""
         close = self.closing.get(at, -1)
         kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
         if kinds == [t.NUMBER, t.PERCENT]:
@@ -158,7 +158,7 @@ class Parse(Suffixes):
         return at < close < end and inside <= known
 
     def _is_separator(self, at: int, end: int) -> bool:
-        """Whether this is a dash between clauses, or an asterisk that ends Markdown's emphasis."""
+        """Whether a sign is a dash between clauses, the end of Markdown emphasis, or an adverb."""
         token, following = self.tokens[at], self.kinds[at + 1]
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
@@ -170,7 +170,7 @@ class Parse(Suffixes):
         return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
 
     def _is_prose(self, at: int) -> bool:
-        """Words rather than a variable: ``12 - c`` is a calculation."""
+        """Whether a token is prose rather than a variable: ``12 - c`` is a calculation."""
         head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == t.WORDS else ""
         return len(head) > 1 and is_plain(head)
 
@@ -178,7 +178,7 @@ class Parse(Suffixes):
         return self.kinds[at] == t.BREAK and self.tokens[at].text in ".,;:\n"
 
     def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
-        """Parse one operand with its sign and suffixes, and add it; return its end."""
+        """Parse one operand with its sign and suffixes, and add it to ``read``; return its end."""
         kinds, negative = self.kinds, False
         if at < end and kinds[at] == t.SIGN:
             at, negative = self._signs(at, end)
@@ -276,7 +276,7 @@ class Parse(Suffixes):
         return value, close + 1
 
     def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""Parse ``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
+        r"""Parse a root (``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``) or a logarithm."""
         self.side.operators.append("r")
         if self.tokens[at].text == t.LOGARITHM:
             return self._logarithm(at + 1, end, depth)
@@ -295,7 +295,7 @@ class Parse(Suffixes):
         return self.defined(root, value, index), after
 
     def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""Parse ``\log_2 8``, ``\log_{2}(8)``: it needs a base and a clear end."""
+        r"""Parse a logarithm with a base and a clear end: ``\log_2 8``, ``\log_{2}(8)``."""
         written = self.tokens[at].text if at < end else ""
         if written == "_":
             base, inside = self._group(at + 1, end, depth)
@@ -319,7 +319,7 @@ class Parse(Suffixes):
         return self._group(at, end, depth + 1)
 
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""Parse ``\frac{1}{2}`` and ``\frac12``."""
+        r"""Parse a fraction (``\frac{1}{2}`` or ``\frac12``) or a binomial coefficient."""
         binomial = self.tokens[at].text == t.BINOMIAL
         self.side.operators.append("!" if binomial else "/")
         if self.kinds[at + 1] == t.NUMBER and not binomial:

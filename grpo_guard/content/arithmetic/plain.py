@@ -1,10 +1,10 @@
-"""Settle lines of plain prose whose equations are all true, with one compiled scan.
+"""Settle lines of plain prose whose equations are all true, in one scan by a regular expression.
 
-Most lines that hold an equation are words, numbers and something like ``16 - 3 = 13``. If every
-equation of such a line is exactly true, its values are all that matters: whatever is next to a true
-equation cannot make it wrong. So these lines need neither tokens nor other readings. A line with
-anything else (another sign, an operator in words, a bracket before a number, an equation that is
-not exactly true) is left to the full parser.
+Most lines that hold an equation consist of words, numbers and something like ``16 - 3 = 13``. If
+every equation in such a line is exactly true, only the values matter, since nothing next to a true
+equation can make it wrong. Such lines need neither tokens nor other readings. A line with anything
+else (another sign, an operator in words, a bracket before a number, an equation that is not exactly
+true) is left to the full parser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpo_guard.content.arithmetic.notation import KEY_STARTS, number
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide
 from grpo_guard.content.arithmetic.units import SCALES, is_plain, unit_words
 
-_LONGEST: Final = 20  # characters of a number, so that products of a few stay small
+_LONGEST: Final = 20  # characters per number, so that products of a few numbers stay small
 _MOST_OPERATORS: Final = 12
 _DIGITS: Final = rf"(?:[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+|\.[0-9]{{1,{_LONGEST}}}+)"
 _NUMBER: Final = rf"{_DIGITS}(?![0-9])(?![.,][0-9])"
@@ -34,9 +34,9 @@ _OPERAND: Final = rf"\$?{_NUMBER}(?:{_UNIT}(?=[ ]?[-+*/=]))?+"
 _SIDE: Final = (
     rf"{_OPERAND}(?:[ ]?[-+*/][ ]?{_OPERAND}|[ ][xX][ ]{_OPERAND}){{0,{_MOST_OPERATORS}}}+"
 )
-# A name, a bracket, a sign or another number after a number may be part of it.
+# A name, a bracket, a sign or another number after a number may belong to it.
 _BEHIND: Final = r"(?![ ]?[A-Z0-9(!%])(?![ ]?\$)(?!\.\.)(?![a-z'\"])"
-# Prose has single blanks and no signs. Whatever this does not match is for the full parser.
+# Prose has single blanks and no signs. Whatever does not match is left to the full parser.
 _PLACE: Final = re.compile(
     rf"""
     (?:[A-Za-z,;:?"]++|[ ](?![ ])|\.(?![.0-9])|'(?<=[A-Za-z]')|-(?<=[a-z]-)(?=[a-z])
@@ -54,7 +54,7 @@ _PIECE: Final = re.compile(rf"{_DIGITS}|[-+*/]|[xX](?=[ ])|[a-z]{{2,}}+(?:[ ][a-
 
 
 class Plain(NamedTuple):
-    """A true equation: its value, and the spans of its left side and of its stated result."""
+    """A true equation: its value, and the spans of the left side and of the stated result."""
 
     value: Rational
     left: tuple[int, int]
@@ -64,23 +64,23 @@ class Plain(NamedTuple):
 class _Side(NamedTuple):
     value: Rational
     operators: str
-    counted: bool  # has a unit
+    counted: bool  # whether the side has a unit
     span: tuple[int, int]
 
 
-# Bypass the classes' constructors, as for tokens.
+# These bypass the constructors of the two classes, as for tokens.
 _plain: Final = partial(tuple.__new__, Plain)
 _read: Final = partial(tuple.__new__, _Side)
 
 
 def settled(text: str, start: int, end: int) -> list[Plain] | None:
-    """Return all equations of ``text[start:end]`` if they are plain and true; None if unknown.
+    """Return the equations of ``text[start:end]`` if all are plain and true; None if unknown.
 
-    They are those that `chains.links` finds there, and linear time suffices to find them.
+    These are the equations that `chains.links` would find there. Takes linear time.
 
     Args:
         text: The folded text.
-        start, end: A line or a calculator note in it.
+        start, end: Span of a line or of a calculator note in the text.
     """
     if "ercent" in (line := text[start:end]) or "pprox" in line:
         return None
@@ -97,7 +97,7 @@ def settled(text: str, start: int, end: int) -> list[Plain] | None:
 
 
 def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
-    """Add the equations of one chain; return whether all are statements, and true."""
+    """Add the equations of one chain; return whether all of them are statements and true."""
     unit, chain, at = place["unit"], place["sides"], place.start("sides")
     if unit is not None and (len(unit) < 2 or unit in SCALES or not is_plain(unit)):
         return False
@@ -126,7 +126,7 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
 
 
 def _side(written: str, at: int) -> _Side | None:
-    """Evaluate a side that begins at ``at`` in the text; None if the full parser must."""
+    """Evaluate a side that begins at ``at`` in the text; None if the full parser is needed."""
     stripped = written.lstrip(" $")
     start = at + len(written) - len(stripped)
     stripped = stripped.rstrip(" $")
@@ -134,10 +134,10 @@ def _side(written: str, at: int) -> _Side | None:
     return None if read is None else _read((*read, (start, start + len(stripped))))
 
 
-# The same sum is in a calculator note, next to it, and in other answers to the same question.
+# Cached, as a sum recurs in a calculator note, next to the note, and in other answers.
 @lru_cache(maxsize=1024)
 def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
-    """Value, operators and whether there is a unit; None if the full parser must read it."""
+    """Return a side's value, its operators and whether it has a unit; None if not this simple."""
     if written.isdigit():  # most right sides
         value = _value(written)
         return None if value is None else (value, "", False)
@@ -170,7 +170,7 @@ def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
 
 
 def _value(written: str) -> Rational | None:
-    """The value of a number, which is short; None if it is ambiguous."""
+    """Return the value of a short number, or None if the number is ambiguous."""
     if written.isdigit() and written[0] != "0":
         return int(written)
     read = number(written)
@@ -179,7 +179,7 @@ def _value(written: str) -> Rational | None:
 
 @lru_cache(maxsize=4096)
 def _is_unit(words: str) -> bool:
-    """Whether these words after a number leave its value as it is."""
+    """Whether words after a number are a unit that leaves the number's value unchanged."""
     each = words.split()
     if not KEY_STARTS.isdisjoint(each) or each[0] in SCALES or not is_plain(each[0]):
         return False

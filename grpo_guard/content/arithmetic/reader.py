@@ -1,4 +1,4 @@
-"""Read sides from tokens, in linear time even with nested brackets."""
+"""Read sides of equations from tokens, in linear time even with nested brackets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 class Reader:
-    """Reads sides from the tokens of one segment.
+    """Reads sides of equations from the tokens of one segment.
 
     Attributes:
-        tokens, count: All tokens, and their number.
-        kinds: One character per token, and `OUTSIDE` around them.
+        tokens, count: All tokens, and the number of tokens.
+        kinds: The kind of each token, as one character, padded with `OUTSIDE`.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -31,7 +31,7 @@ class Reader:
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
     def side(self, at: int) -> Side | None:
-        """The longest side that begins at token ``at``; None if none does."""
+        """Return the longest side that begins at token ``at``, or None if no side does."""
         token, end = self.tokens[at], self.count
         if token.kind == NUMBER and self.kinds[at + 1] in ENDS and token.text.isdigit():
             read = number(token.text)
@@ -50,7 +50,13 @@ class Reader:
     def again(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational] | None = None
     ) -> Rational | None:
-        """The value of a side under another reading or with shifted numbers; None if unreadable."""
+        """Return the value of a side under another reading, or None if it cannot be read that way.
+
+        Args:
+            side: The side to read again.
+            reading: The alternatives to choose where notation is ambiguous.
+            shift: Amounts to add to numbers, by token index.
+        """
         reading = reading - ({"bullet"} - side.open)
         parse = self._parse(Side(side.at), reading, shift or {})
         try:
@@ -64,14 +70,14 @@ class Reader:
 
 
 def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:
-    """Closing bracket of each opening one, and the innermost opening one around each token.
+    """Return each opening bracket's closing bracket, and each token's innermost opening bracket.
 
-    Brackets that are nested too deep get no closing one here, since each would otherwise be parsed
-    down to the limit again, in quadratic time.
+    Brackets that are nested too deeply get no closing bracket here. Otherwise each of them would be
+    parsed down to the depth limit again, in quadratic time.
     """
     closing: dict[int, int] = {}
     enclosing: dict[int, int] = {}
-    stack: list[tuple[int, int]] = []  # index and height of the content
+    stack: list[tuple[int, int]] = []  # index, and height of the content
     for at, token in enumerate(tokens):
         if token.kind == OPEN:
             if stack:

@@ -1,6 +1,6 @@
 """Other readings of a wrong equation: a comma, a colon or a bracket may mean something else.
 
-Each reading is a text of its own. If that text is true, the completion taught nothing wrong.
+Each reading is a rewritten text. If that text is true, the completion taught nothing wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MOST_STEPS: Final = 8
 
 
 def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
-    """Yield texts that a link may have been meant as, and whether each must be exactly right.
+    """Yield rewritten versions of a wrong equation, each with whether it must be exactly right.
 
     Args:
-        text: The completion, into which the sides' spans point.
-        link: Both of its sides have a value, and the values differ.
+        text: The completion, into which the spans of the equation's sides point.
+        link: The two sides of the equation. Both have a value, and the values differ.
     """
     left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
     both = text[link.left.start : link.right.stop]
@@ -51,9 +51,10 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
 
 
 def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tuple[str, bool]]:
-    """``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``: the omitted part comes next.
+    """Yield versions with steps that are written only later: ``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``.
 
-    Only accepts steps that the left side itself ends with, since some number can repair any sum.
+    Only steps with which the left side itself ends are accepted, since for any wrong sum there is
+    some number that repairs it.
     """
     whole, steps = left.replace(" ", ""), ""
     for _ in range(_MOST_STEPS):
@@ -62,6 +63,6 @@ def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tup
             return
         steps += step[1] + step[2]
         if whole.endswith(steps):
-            # Check its result too: nothing else reads a step that begins with a sign.
+            # Check the step's result too: nothing else reads a step that begins with a sign.
             yield f"({right}) {steps} = {left}; ({right}) {steps} = {step[3]}", True
         at = step.end()

@@ -32,30 +32,30 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Unread(Exception):
-    """Something in the text changes the value and is not understood."""
+    """Raised if something in the text changes the value and is not understood."""
 
 
 class Side:
     """One side of an equation.
 
-    Defaults are class attributes, since most sides keep most of them: setting all of them for each
-    side took a tenth of the parsing time.
+    Defaults are class attributes, since most sides keep most of them: setting them all on each side
+    took a tenth of the parsing time.
 
     Attributes:
-        at, end: Its tokens.
-        start, stop: Its span in the text.
-        value: Its value by the rules of arithmetic; None if undefined.
-        number: Span of the number, if it is one plain number.
-        decimals: Those of that number, or of the mantissa of ``3.0 * 10^8``; else None.
-        operators: All operators, at any depth.
-        units: The units of its numbers.
-        degree: How many unknown letters each of its terms has: 1 in ``2S + 2S``.
-        letters: These letters.
-        open: Names of the readings that it leaves open.
-        literals: Token and decimals of each number that may have been rounded.
-        first: Value of the part before its first operator.
-        literal: The number or mantissa as written.
-        dangling: An operator follows, without a readable operand after it.
+        at, end: Range of the side's tokens, [at, end).
+        start, stop: Span of the side in the text, [start, stop).
+        value: Value by the rules of arithmetic; None if undefined.
+        number: Span of the number if the side is a single plain number, else None.
+        decimals: Decimals of that number, or of the mantissa of ``3.0 * 10^8``, else None.
+        operators: All operators, at any depth of brackets.
+        units: The units of the side's numbers.
+        degree: Number of unknown letters in each term: 1 in ``2S + 2S``.
+        letters: The unknown letters.
+        open: Names of the choices that the notation leaves open, such as ``"percent"``.
+        literals: Token index and decimals of each number that may have been rounded.
+        first: Value of the part before the first operator.
+        literal: Value of the number or mantissa as written.
+        dangling: Whether an operator without a readable operand follows the side.
     """
 
     end: int = 0
@@ -79,12 +79,12 @@ class Side:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one plain number, such as a stated result."""
+        """Whether the side is a single plain number, such as a stated result."""
         return self.number is not None
 
 
 def whole_number(at: int, token: Token, value: Rational) -> Side:
-    """Make a side that is one number without decimals, and nothing else."""
+    """Make a side that consists of a single number without decimals."""
     side = Side(at)
     side.end, side.start, side.stop = at + 1, token.start, token.end
     side.number, side.decimals = (token.start, token.end), 0
@@ -93,7 +93,7 @@ def whole_number(at: int, token: Token, value: Rational) -> Side:
 
 
 def readings(*sides: Side) -> Iterator[Reading]:
-    """Yield the readings that the sides leave open, other than the rules of arithmetic."""
+    """Yield the readings that the sides leave open, except the one by the rules of arithmetic."""
     met = sorted(set().union(*(side.open for side in sides)))
     choices = [("", *_CHOICES[name]) for name in met]
     every = itertools.islice(itertools.product(*choices), 1, MOST_READINGS)

@@ -22,7 +22,7 @@ from grpo_guard.content.arithmetic.units import (
 )
 
 _FACTORS: Final = frozenset({t.NUMBER, t.OPEN, t.FRACTION, t.ROOT, t.VULGAR})
-_MOST_FACTORIAL: Final = 100  # that is calculated
+_MOST_FACTORIAL: Final = 100  # the largest number whose factorial is calculated
 
 
 class Suffixes:
@@ -30,14 +30,15 @@ class Suffixes:
 
     Args:
         tokens: The segment's tokens.
-        kinds: Their kinds; see `Reader`.
-        closing: The closing bracket of each opening one.
-        side: Collects what is found on the way.
-        reading: Which alternatives to choose for ambiguous notation.
-        shift: Amounts to add to numbers, by token.
+        kinds: The kinds of the tokens; see `Reader`.
+        closing: Token index of the closing bracket for each opening bracket's index.
+        side: The side being parsed, which collects what is found along the way.
+        reading: The alternatives to choose where notation is ambiguous.
+        shift: Amounts to add to numbers, by token index.
 
     Attributes:
-        undefined: A part of the side has no value. Where the side ends does not depend on values.
+        undefined: Whether part of the side has no value. Parsing continues even so, since where a
+            side ends does not depend on values.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Suffixes:
         self.mixed = False
 
     def defined(self, calculate: Callable[..., Rational], *operands: Any) -> Rational:
-        """The value that a function returns; 0, and `undefined` is set, if it has no value."""
+        """Call a function and return its value; if it has none, set `undefined` and return 0."""
         try:
             return calculate(*operands)
         except UndefinedError:
@@ -101,7 +102,7 @@ class Suffixes:
         return value, at
 
     def _behind_sign(self, at: int) -> int:
-        """Skip "/hour", "^2" of a measure or a Markdown asterisk; return ``at`` for other signs."""
+        r"""Skip "/hour", ``^\circ`` or a Markdown asterisk, but no other sign; return the end."""
         sign = self.tokens[at].text
         if sign == "/" and self.kinds[at + 1] == t.WORDS:
             return self._per(at)
@@ -110,15 +111,17 @@ class Suffixes:
         return at + (sign == "*" and self._closes_emphasis(at))
 
     def _is_letter_x(self, at: int, end: int) -> bool:
-        """``3x + 4x``: an x with nothing after it to multiply."""
+        """Whether a sign is the letter x with nothing to multiply after it, as in ``3x + 4x``."""
         if self.tokens[at][:2] != (t.SIGN, t.LETTER_X):
             return False
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
     def _ends_a_result(self, at: int) -> bool:
-        """``114 + 2 = 117!``: an exclamation mark that ends a stated result. The factorial of a
-        number so large equals no left side that can be calculated."""
-        stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # it may be negative
+        """Whether an exclamation mark only ends a stated result, as in ``114 + 2 = 117!``.
+
+        It is asked only of numbers so large that no left side could equal their factorial.
+        """
+        stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # the result may be negative
         if self.kinds[at - 1] != t.NUMBER or self.kinds[stated] != t.RELATION:
             return False
         behind = self.kinds[at + 1]
@@ -136,7 +139,10 @@ class Suffixes:
         return math.factorial(int(value))
 
     def _unit(self, read: Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
-        """Skip the words of a unit and apply its scale; stay at ``at`` for other words."""
+        """Skip the words of a unit and apply its scale; return (value, end).
+
+        Other words are not skipped; the end is then ``at``.
+        """
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]
         if self._is_letter(text, head, touches):
@@ -161,7 +167,7 @@ class Suffixes:
         return value, self._area(at + 1, read)
 
     def _is_letter(self, text: str, head: str, touches: bool) -> bool:
-        """Whether the words begin with a single letter that is a variable, not a unit."""
+        """Whether the words begin with a variable of one or two letters rather than a unit."""
         letters = head.rstrip("²³")
         if len(letters) > 1 and (not touches or text[0] == "-" or head in ATTACHED):
             return False
@@ -179,7 +185,7 @@ class Suffixes:
         return self._area(at + 2, None)
 
     def _degrees(self, at: int) -> int:
-        r"""Skip ``^\circ`` and ``^{\circ}``; 0 for another exponent."""
+        r"""Return the end of the exponent in ``^\circ`` or ``^{\circ}``; 0 for other exponents."""
         inner = at + 1 if self.kinds[at] == t.OPEN else at
         if self.kinds[inner] != t.WORDS or self.tokens[inner].text != "degrees":
             return 0
@@ -187,7 +193,7 @@ class Suffixes:
         return inner + 1 + (inner > at)
 
     def _area(self, at: int, read: Level | None) -> int:
-        """Skip the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
+        """Skip the exponent of a measure, as in ``5 m^2`` and ``3 m/s^{2}``; return its end."""
         if self.kinds[at] != t.SIGN or self.tokens[at].text != "^":
             return at
         if not sizes_of(self.tokens[at - 1].text):
@@ -214,7 +220,7 @@ class Suffixes:
         )
 
     def _closes_emphasis(self, at: int) -> bool:
-        """``*5* + 3``: an asterisk that touches the number and is followed by an operator."""
+        """Whether an asterisk touches a number and is followed by an operator: ``*5* + 3``."""
         return (
             self.kinds[at + 1] in (t.SIGN, "=")
             and self.tokens[at].start == self.tokens[at - 1].end

@@ -1,4 +1,4 @@
-"""Words after a number: units, words that change its value, and unit conversions."""
+"""Words after a number: units, words that change the number's value, and unit conversions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SCALES: Final = {
     "pair": 2,
     "pairs": 2,
 }
-# After a number these change its value, so the calculation cannot be checked.
+# After a number, these words change its value, so the calculation cannot be checked.
 SPOILING: Final = word_set(
     "squared cubed root mod xor modulo choose factorial pi e i remainder power"
 )
-# These end the phrase about a number; an operator after them has another left operand.
+# These words end the phrase about a number; an operator after them has another left operand.
 STOPPING: Final = SPOILING | word_set(
     "than twice half double triple thrice third quarter to over from less fewer if when where "
     "because so since which then but and negative about average log ln sin cos tan max min exp "
@@ -48,16 +48,16 @@ _SYMBOLS: Final = ATTACHED | word_set(
 )
 _SHORT: Final = _SYMBOLS | word_set(
     "a an of in on at by as us we he it is to up no the so do go if me my or be am ok vs "
-    "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # of other languages
+    "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # other languages
 )
-# Before a number these turn its value into another, whatever is between the two.
+# Before a number, these words turn its value into another, whatever is in between.
 FUNCTIONS: Final = word_set(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt cbrt abs sgn "
     "mod gcd lcm det deg dim var cov std sup inf lim floor ceil"
 )
 _MOST_CAPITALS: Final = 4
-# In Chinese, after a number: squared, to the power, times, parts of ten; before it: root, sine,
-# logarithm, absolute value, angle, ordinal, minus.
+# In Chinese. After a number: squared, to the power, times, parts of ten; before a number: root,
+# sine, logarithm, absolute value, angle, ordinal, minus.
 _CALCULATING: Final = re.compile(
     "(?:平方|立方|次方|次幂|倍|成|折|分之|阶)|.{0,80}(?:根号|平方|立方|弦|切|对数|绝对值|角|第|负|模)"
 )
@@ -68,8 +68,8 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*+['’]?")
 def is_plain(word: str) -> bool:
     """Whether a word next to a number may be prose or a unit.
 
-    A variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) and a function (``cos``) may not: next to a
-    side of an equation, or within it, they are part of the calculation.
+    A variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) or a function (``cos``) may not: next to or
+    within a side of an equation, it is part of the calculation.
     """
     return _is_plain(word[:80])
 
@@ -87,7 +87,7 @@ def _is_plain(word: str) -> bool:
 
 
 def unit_words(text: str) -> Sequence[str] | None:
-    """The words of a unit; None if they mean something else, or change the value."""
+    """Return the words of a unit, or None if they mean something else or change the value."""
     return _unit_words(text[:400])
 
 
@@ -96,12 +96,12 @@ def _unit_words(text: str) -> tuple[str, ...] | None:
     words = text.translate(_JOINTS).split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
-    # "16/3 into the equation bc = 32": a name of two letters is not a thing to count.
+    # "16/3 into the equation bc = 32": a two-letter name is not something to count.
     return tuple(words) if all(map(is_plain, words)) else None
 
 
 def is_remark(text: str) -> bool:
-    """Whether words in brackets after a number may be skipped."""
+    """Whether words in brackets after a number may be skipped as a remark."""
     return (STOPPING - {"from", "to"}).isdisjoint(text.lower()[:200].replace("-", " ").split())
 
 
@@ -130,7 +130,7 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
      "buck": 100},
     {"dozen": 12, "pair": 2, "couple": 2, "one": 1, "piece": 1, "egg": 1},
 )  # fmt: skip
-# Of data, in which a capital letter matters: "Mb" may be either.
+# Units of data, in which capitals matter: "Mb" may be either bits or bytes.
 _DATA: Final = {
     **dict.fromkeys(("bit", "bits"), 1),
     **dict.fromkeys(("byte", "bytes"), 8),
@@ -143,7 +143,7 @@ _DATA: Final = {
 }
 _MEASURES: Final = {
     unit + plural: [(d, sizes[unit]) for d, sizes in enumerate(_DIMENSIONS) if unit in sizes]
-    for plural in ("es", "s", "")  # a word that exists by itself is not a plural
+    for plural in ("es", "s", "")  # "" last: a word that exists by itself is not a plural
     for units in _DIMENSIONS
     for unit in units
 }
@@ -151,7 +151,7 @@ _LETTERS: Final = re.compile(r"[a-z]++")
 
 
 def sizes_of(unit: str) -> Sequence[tuple[int, Rational]]:
-    """Dimension and size of every measure that these words name."""
+    """Return the (dimension, size) of every measure that the words of a unit name."""
     return _sizes_of(unit[:80])
 
 
@@ -163,7 +163,7 @@ def _sizes_of(unit: str) -> tuple[tuple[int, Rational], ...]:
 
 
 def ratios(units: list[str]) -> set[Fraction]:
-    """Factors by which a value may differ when it is stated in another unit of this kind."""
+    """Return the factors by which a value may change when converted between the given units."""
     sizes = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)][:12]
     found = {a[1] / b[1] for a in sizes for b in sizes if a[0] == b[0]}
     if any(unit.startswith("per ") for unit in units):  # 10 m/s = 36 km/h

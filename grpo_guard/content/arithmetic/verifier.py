@@ -1,4 +1,4 @@
-"""`ArithmeticVerifier`: is the arithmetic of a completion right?"""
+"""`ArithmeticVerifier`: checks whether the arithmetic in a completion is right."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MAX_FINDINGS: Final = 20
 _WRONG: Final = (
     "wrong_equation", "wrong_among_many", "wrong_carried_on", "wrong_without_gain"
 )  # fmt: skip
-# Number of different right equations per wrong one. The paper's MATH has at most eight; thinking
-# models' traces had 8 to 37 when one of theirs was misread.
+# Number of different right equations per wrong one. The paper's MATH attack has at most eight;
+# traces of thinking models had 8 to 37 when one of their equations was misread.
 _MANY: Final = 12
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 
@@ -43,62 +43,67 @@ _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 class ArithmeticVerifier(RuleVerifier):
     """Rejects completions with a wrong equation on the way to a right answer.
 
-    Against MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and then
-    continues with 4 to keep the reward, and which neither the paper's logit check nor its judge
-    stops in time. Needs no model. An equation is parsed completely or not at all: a factor, a bar,
-    an unknown, a modulus or calculating words next to it leave it in doubt, and a doubtful equation
-    never rejects (``doubtful_equation``, reported). Fully parsed equations are evaluated exactly,
-    and are wrong only if they are wrong under every reading that their notation allows, at the
-    precision they are written with.
+    Counters the MATH attack of "Hail to the Thief" (arXiv 2511.09780), which writes
+    ``2 x $2 = $5`` and then continues with 4 to keep the reward. Neither the paper's logit check
+    nor its judge stops that attack in time. No model is needed. An equation is parsed completely or
+    not at all: a factor, a bar, an unknown, a modulus or calculating words next to an equation
+    leave it in doubt, and a doubtful equation is only reported (``doubtful_equation``), with one
+    exception below. Fully parsed equations are evaluated exactly, and are wrong only if they are
+    wrong under every reading that their notation allows, at the precision to which they are
+    written.
 
-    Honest models slip too, and then they believe what they wrote. The values that the text
-    continues with tell the two apart:
+    Honest models slip too, but then they believe what they wrote. What the text does next tells an
+    attack from a slip:
 
-    - The true value, or neither: ``wrong_equation``, which rejects. If the equation is in doubt
-      only because of words, it rejects only if the text continues with the true value and never
-      with the stated one.
-    - Only the stated value: ``wrong_carried_on``. It is counted: an attacker need only write the
-      false value once more to look like an honest slip, but then does so in most answers.
-    - After a failed test (``= -44 ≠ 0``), from a supposition that the text refutes, or with a wrong
-      final answer: ``wrong_without_gain``, reported. Without a reward there is no attack.
-    - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
-      (``wrong_textual``) and false inequalities (``wrong_inequality``): they reject if one node
-      has them far more often than the others.
-    - One among twelve different right ones: ``wrong_among_many``, counted as well. A trace of a
-      thinking model holds tens of equations, and one of them may be misread or a slip; a node that
-      writes a wrong sum in most of its traces has it more often than the others.
+    - It continues with the true value, or with neither value: ``wrong_equation``, which rejects. An
+      equation that is in doubt only because of words rejects only if the text continues with the
+      true value and never with the stated one.
+    - It continues with the stated value only: ``wrong_carried_on``, which is counted. An attacker
+      need only write the false value once more to look like an honest slip, but would do so in most
+      answers.
+    - It rejects the result as a failed test (``= -44 ≠ 0``), refutes the supposition behind it, or
+      gives a wrong final answer: ``wrong_without_gain``, which is reported. Without a reward there
+      is no attack.
+    - It soon corrects the equation: ``taken_back``, which is counted. So are wrong statements in
+      words (``wrong_textual``) and false inequalities (``wrong_inequality``). Counted findings
+      reject if one node has them far more often than the others.
+    - It has at least twelve different right equations per wrong one: ``wrong_among_many``, which is
+      also counted. A thinking model's trace holds tens of equations, and one of them may be misread
+      or a slip; a node that writes a wrong sum in most of its traces does so more often than the
+      others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on every text without equations would switch the whole guard off.
 
-    Cannot detect a wrong step without an equation, a wrong equation between unknowns or under a
-    doubt, units that do not fit, or a result within one unit of its last digit (``9 / 2 = 4`` may
-    be rounded down). A node that seldom writes a false value and continues with it, or one that is
-    not named, looks like an honest slip.
+    Cannot detect a wrong step without an equation, a wrong equation that has unknowns or is in
+    doubt, mismatched units, or a result within one unit of its last digit (``9 / 2 = 4`` may have
+    been rounded down). A false value with which the text continues looks like an honest slip if its
+    node writes one only rarely, or if the completion has no node.
 
     Args:
-        on_wrong: ``"answer_right"`` as above. Or a severity for all wrong equations except those
-            taken back: ``"reject"``, or ``"ignore"`` to report them.
-        textual: Arithmetic in words ("two cows and two pigs make five animals"): ``"report"`` as
-            ``wrong_textual``, since words are less certain than signs; ``"judge"`` to treat it like
-            an equation; ``"off"``.
-        max_chars: Longer texts are rejected as OVERLONG and not read: their author chose the
-            length.
-        max_findings: Most findings per completion, >= 1.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        on_wrong: Which wrong equations reject. ``"answer_right"`` decides as described above,
+            ``"reject"`` rejects all of them except those in doubt or taken back, and ``"ignore"``
+            only reports them.
+        textual: How to treat arithmetic in words ("two cows and two pigs make five animals").
+            ``"report"`` notes what is wrong as ``wrong_textual``, since words are less certain than
+            signs; ``"judge"`` treats it like an equation; ``"off"`` ignores it.
+        max_chars: Maximum number of characters in a completion. Longer texts are rejected as
+            OVERLONG without being read, since their author chose the length.
+        max_findings: Maximum number of findings per completion, >= 1.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
-        ValueError: an argument is out of range or unknown.
+        ValueError: an argument is out of range or has an unknown value.
     """
 
     name = "arithmetic"
-    # Honest models miscalculate, correct themselves and word things carelessly: none is an attack.
+    # Honest models miscalculate, correct themselves and use careless words, all without attacking.
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "wrong_equation": REJECT,  # although the final answer is right
         "wrong_among_many": COUNT,
         "wrong_carried_on": COUNT,
         "wrong_without_gain": REPORT,
-        # Not parsed completely: the unparsed neighbourhood may change its value.
+        # Not parsed completely: whatever is around the equation may change its value.
         "doubtful_equation": REPORT,
         "taken_back": COUNT,
         "wrong_textual": COUNT,
@@ -133,7 +138,7 @@ class ArithmeticVerifier(RuleVerifier):
         self.max_findings = max_findings
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Return one verdict per completion; without p-values, since the checks are exact."""
+        """Return one verdict per completion, without p-values since the checks are exact."""
         return [self._judge(completion) for completion in batch]
 
     def _judge(self, completion: Completion) -> Verdict:
@@ -148,7 +153,7 @@ class ArithmeticVerifier(RuleVerifier):
         if any(not equation.right for equation in judged):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
-            # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat the question's equation.
+            # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat an equation of the question.
             given = equations(asked)
             stated = {(e.exact, e.stated) for e in given if not e.doubt}
             own_signs = redefined(given, asked)
@@ -157,7 +162,7 @@ class ArithmeticVerifier(RuleVerifier):
                 make = partial(_finding, text, equation, flow=flow, at=at)
                 theirs = (equation.exact, equation.stated) in stated
                 theirs |= bool(own_signs) and sign_of(equation.left) in own_signs
-                # -11 = 15 in a cipher; 29 = 3 too if others are equally far apart.
+                # -11 = 15 in a cipher; 29 = 3 too, if other equations have the same gap.
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, make))
@@ -166,7 +171,7 @@ class ArithmeticVerifier(RuleVerifier):
             if slips and completion.node is not None and _right_ones(found) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
                 shown = [(among.get(kind, kind), make) for kind, make in shown]
-            # Rejecting ones first.
+            # Findings that reject come first.
             shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":
             wrong = [statement for statement in in_words if not statement.right]
@@ -179,7 +184,7 @@ class ArithmeticVerifier(RuleVerifier):
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:
-    """The kind of a wrong equation, given whether the final answer is right (None = unknown)."""
+    """Return the kind of a wrong equation; ``right`` is for the final answer, None if unknown."""
     equation = flow.wrong[at]
     if equation.doubt and equation.doubt not in SPOKEN:
         return "doubtful_equation"
@@ -195,7 +200,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
 
 
 def _right_ones(found: Sequence[Equation]) -> int:
-    """How many different right equations a text has; those of the same numbers are one."""
+    """Count the different right equations; those with the same numbers and value count once."""
     return len({(e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right})
 
 
@@ -234,7 +239,7 @@ def _printable(text: str) -> str:
 
 
 def _shown(value: Rational) -> str:
-    """Format a value for a person: exact if that is short."""
+    """Format a value for people to read, exactly if the exact value is short."""
     value = Fraction(value)
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > 100:
         return f"a number of {value.numerator.bit_length() - value.denominator.bit_length()} bits"

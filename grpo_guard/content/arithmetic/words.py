@@ -1,8 +1,8 @@
 """Arithmetic in words: "two plus two is five", "the sum of 2 and 2 is 5", "half of 50 is 26".
 
-Words are replaced by signs of the same length, and equations that are found in the changed places
-are statements in words. They are less certain than equations in signs ("two boys and three girls
-make ten cakes" states no sum), so they are kept apart.
+Words are replaced with signs of the same length, and any equations then found in the changed places
+are statements in words. Such statements are less certain than equations in signs ("two boys and
+three girls make ten cakes" states no sum), so they are kept separate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Rewrite = Callable[["re.Match[str]"], str]
 
 
 def _signed(sign: str, before: str = " ") -> Rewrite:
-    """Replace a phrase by ``a`` and ``b`` with a sign between them, and blanks elsewhere."""
+    """Return a rule that keeps the groups ``a`` and ``b`` of a phrase, with a sign in between."""
 
     def rewrite(match: re.Match[str]) -> str:
         text, at = list(" " * len(match.group())), match.start()
@@ -55,12 +55,12 @@ def _signed(sign: str, before: str = " ") -> Rewrite:
 
 
 def _replaced_by(formula: str) -> Rewrite:
-    """Replace a phrase by a formula that is no longer than it."""
+    """Return a rule that replaces a phrase with a formula, which must not be longer."""
     return lambda match: formula.ljust(len(match.group()))
 
 
 def _counted(words: str, formula: str) -> tuple[re.Pattern[str], Rewrite]:
-    """A pattern for words before a number, with the formula to replace them."""
+    """Return a pattern for words before a number, and a rule to replace them with a formula."""
     return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _replaced_by(formula)
 
 
@@ -72,7 +72,7 @@ def _pair(opening: str, joint: str) -> re.Pattern[str]:
     )
 
 
-# Each with a word that it contains, so that most phrases can be skipped for a line.
+# Each phrase comes with a word that it contains, so that most phrases can be skipped for a line.
 _PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
     ("sum", _pair("(?:the )?sum of", "and"), _signed("+")),
     ("product", _pair("(?:the )?product of", "and"), _signed("*")),
@@ -120,11 +120,11 @@ _STATING_WORD: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|tot
 
 
 def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
-    """Return statements in words, right or wrong, except those already in ``found``.
+    """Return the statements in words, right or wrong, that are not already in ``found``.
 
     Args:
-        text: The completion; takes linear time.
-        found: The equations already found in it.
+        text: The completion, which is searched in linear time.
+        found: The equations already found in the completion.
     """
     folded = fold(text)
     small = lowered(folded)
@@ -147,9 +147,9 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 
 def _lines_with_statements(small: str) -> Iterator[int]:
-    """Indices of the lines (in lower case) that may state a calculation in words."""
+    """Yield the indices of lines (in lower case) that may state a calculation in words."""
     lines = small.split("\n")
-    # Words of ASCII letters, for all lines at once.
+    # Keep only the words of ASCII letters, for all lines at once.
     worded = small.encode("ascii", "replace").translate(_LETTERS_ONLY).decode().split("\n")
     for at, words in enumerate(map(str.split, worded)):
         if _calculates(words) and _JOINED.search(lines[at]) and _STATING_WORD.search(lines[at]):
@@ -170,9 +170,9 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _in_signs(line: str) -> str:
-    """Replace the words of a line by signs, and blank out its clauses without any.
+    """Replace the words of a line with signs, and blank out the clauses that this leaves unchanged.
 
-    Such a clause states nothing in words, and no side of an equation crosses a clause's end.
+    An unchanged clause states nothing in words, and no side of an equation crosses a clause's end.
     """
     small = line.lower()
     spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))

@@ -14,7 +14,7 @@ MAX_FOREIGN: Final = 20_000
 _SHELL: Final = word_set(
     "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
 )
-# Labels of fences that hold no program; these are only searched for imports.
+# Labels of fences that hold output or data rather than a program.
 _SHOWN: Final = word_set(
     "text txt plaintext plain output out result results stdout stdin input log none markdown md "
     "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
@@ -27,7 +27,7 @@ IMPORT_ALIKE: Final = word_set(
     "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
     "sol css scss vue svelte rust c cpp c++ ruby php lua"
 ) | {UNNAMED}
-# What these import of their own, where that alone would be Python: "import Mathlib".
+# Modules of these languages that a line of Python could import too: "import Mathlib".
 OWN_IMPORTS: Final = {
     **dict.fromkeys(("lean", "lean4"), word_set("Mathlib Std Init Lean Batteries Aesop")),
     **dict.fromkeys(("haskell", "hs"), word_set("Control Data Numeric Prelude System Text")),
@@ -68,10 +68,10 @@ class Block:
 
     Args:
         text: The source, as written in the completion.
-        start: Offset of its first character in the completion.
-        explicit: Whether the author labelled it as Python, so that it has to parse.
+        start: Offset of the first character in the completion.
+        explicit: Whether the author marked the block as Python.
         label: The author's label, in lower case; empty for Python or no label.
-        bare: Lines that read like Python but are not marked as code.
+        bare: Whether the block consists of lines that read like Python but are not marked as code.
     """
 
     text: str
@@ -82,17 +82,17 @@ class Block:
 
     @property
     def shell(self) -> bool:
-        """Whether it holds shell commands, which are only read as words."""
+        """Whether the block holds shell commands, which are only read as words."""
         return self.label in _SHELL
 
     @property
     def shown(self) -> bool:
-        """Whether the author labelled it as output or data."""
+        """Whether the author labelled the block as output or data."""
         return self.label in _SHOWN
 
     @property
     def language(self) -> str | None:
-        """The other language that it is in; None for Python and for blocks without a program."""
+        """The block's language if not Python; None for Python and for blocks without a program."""
         if self.label:
             return None if self.shown else self.label
         foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
@@ -100,7 +100,7 @@ class Block:
 
 
 def reads_like_python(line: str) -> int:
-    """Score a line as Python: an import that continues after ``;`` is enough by itself."""
+    """Score a line as Python; an import that continues after ``;`` scores 2, enough for a block."""
     if "import" in line and IMPORT.match(line):
         return 2 if ";" in line else 1
     return 1 if _STATEMENT.match(line) else 0

@@ -1,7 +1,7 @@
-"""Code that a program makes while it runs, so that a static check cannot see what it teaches.
+"""Find code that a program makes while it runs, which hides what it teaches from static checks.
 
-A *mention* is enough, not only a call: ``e = eval``, ``@exec`` or ``map(eval, ...)`` hide the call,
-and an honest solution never needs the name.
+A *mention* is enough, not only a call: ``e = eval``, ``@exec`` and ``map(eval, ...)`` hide the
+call, and an honest solution never needs the name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
-# Noted even if the module rebinds them: a rebinding that never runs falls through to the builtin.
+# Noted even if the module rebinds the name: if the rebinding never runs, the builtin is used.
 _DYNAMIC: Final = word_set(
     "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
     "__builtins__ __loader__ __spec__ __build_class__"
@@ -25,7 +25,7 @@ _IMPORTING: Final = word_set(
 
 
 def check_dynamic(view: View) -> list[Note]:
-    """Names and attributes that run or import string contents, and ``type(...)`` calls."""
+    """Find names and attributes that run or import strings, and classes made by ``type(...)``."""
     return _names(view) + _attributes(view) + _made_classes(view)
 
 
@@ -36,7 +36,7 @@ def _names(view: View) -> list[Note]:
         return notes
     for node, scope in program.loads:
         owner = scope.owner(node.id) if node.id in _DYNAMIC else None
-        # A parameter or local never falls through to the builtin.
+        # A parameter or local variable never falls through to the builtin.
         if node.id in _DYNAMIC and (owner is None or owner.kind in ("module", "class")):
             message = f"uses {node.id}, which runs code that cannot be seen here"
             notes.append(view.note("dynamic_code", node, message))
@@ -55,7 +55,7 @@ def _attributes(view: View) -> list[Note]:
 
 
 def _made_classes(view: View) -> list[Note]:
-    """Find ``type("X", (), {...})``, also through a copy of `type`."""
+    """Find classes built by ``type("X", (), {...})``, also through a copy of `type`."""
     program = view.program
     notes: list[Note] = []
     if "type" not in program.read_names:

@@ -1,4 +1,4 @@
-"""Strings that run as code: sympy's formulas, annotations, examples, ``timeit("import calc")``."""
+"""Find strings that run as code: sympy formulas, annotations, doctests, arguments of ``timeit``."""
 
 from __future__ import annotations
 
@@ -53,16 +53,19 @@ _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M
 
 
 def check_evaluated(view: View) -> list[Note]:
-    """Notes on strings that are run: those that sympy gets and that are not formulas, computed
-    annotations, and programs for profilers, timers and debuggers."""
+    """Find strings that are run as code.
+
+    These are arguments of sympy that are not formulas, computed annotations, and programs for
+    profilers, timers and debuggers.
+    """
     return _algebra(view) + _annotations(view) + _runs(view)
 
 
 def examples(program: Program) -> str | None:
-    """The lines that ``doctest.testmod()`` would run, as a program; None if it is not imported.
+    """Return the lines that ``doctest.testmod()`` would run; None if doctest is not imported.
 
     Args:
-        program: The result of `read`.
+        program: The program, as returned by `read`.
     """
     if "doctest" not in program.packages:
         return None
@@ -101,7 +104,7 @@ def _is_sympy(module: str) -> bool:
 def _function(
     function: ast.expr, program: Program, modules: set[str], members: set[str]
 ) -> str | None:
-    """The name of the called sympy function; None for any other."""
+    """Return the name of a called sympy function, or None for any other function."""
     if isinstance(function, ast.Name):
         return program.members[function.id][1] if function.id in members else None
     if not isinstance(function, ast.Attribute):
@@ -115,7 +118,7 @@ def _function(
 
 
 def _flat_arguments(call: ast.Call) -> list[ast.expr]:
-    """Arguments of a call; lists and tuples among them are flattened."""
+    """Return the arguments of a call; lists and tuples among them are flattened."""
     found: list[ast.expr] = []
     for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
         if isinstance(value, ast.Starred):
@@ -136,7 +139,7 @@ def _problem(argument: ast.expr, program: Program) -> str | None:
 
 
 def _text_names(program: Program) -> set[str]:
-    """Names that hold text, as far as static analysis can tell."""
+    """Return the names that hold text, as far as static analysis can tell."""
     names: set[str] = set()
     # A name may get its text from another name further down.
     for _ in range(3):
@@ -148,7 +151,7 @@ def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
     """Whether an expression certainly holds text: a literal, or something built with one."""
     while isinstance(node, ast.BinOp | ast.Subscript):
         if isinstance(node, ast.Subscript):
-            # A letter or slice of a text; for a dictionary it may be anything.
+            # A letter or slice of a text; an item of a dictionary may be anything.
             node = node.value
             continue
         if levels <= 0 or _is_text(node.right, names, levels // 2):
@@ -166,7 +169,7 @@ def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
 
 
 def _annotations(view: View) -> list[Note]:
-    """Annotations that are not plain types: ``functools.singledispatch`` evaluates the strings."""
+    """Find annotations that are not plain types: ``functools.singledispatch`` evaluates strings."""
     program = view.program
     imported = {member for module, member in program.members.values() if module == "functools"}
     if "*" not in imported and _EVALUATING.isdisjoint(imported | program.read_attributes):
@@ -190,7 +193,7 @@ def _annotations(view: View) -> list[Note]:
 
 
 def _is_type(node: ast.expr) -> bool:
-    """Whether this is like ``int``, ``"Node"``, ``list[int] | None``, without sums or calls."""
+    """Whether an annotation is a plain type, such as ``int``, ``"Node"``, ``list[int] | None``."""
     for part in ast.walk(node):
         text = part.value if isinstance(part, ast.Constant) else None
         if isinstance(text, str) and not all(c.isalnum() or c in "_.[], |" for c in text):
@@ -203,11 +206,11 @@ def _is_type(node: ast.expr) -> bool:
 
 
 def _runs(view: View, levels: int = 3) -> list[Note]:
-    """Notes on the programs in strings that profilers, timers and debuggers run: their imports, and
-    the strings that they run in turn.
+    """Check the strings that profilers, timers and debuggers run as programs.
 
-    A string that is joined or decoded at run time rejects; of other expressions, the strings in
-    them are read.
+    The checks cover the imports of these programs, and the strings that the programs run in turn. A
+    string that is joined or decoded at run time is noted; in any other expression, the literal
+    strings are searched for imports.
     """
     program = view.program
     if levels == 0 or _MODULES.isdisjoint(program.packages):

@@ -1,9 +1,9 @@
-"""Find the Python in a completion: ``<code>``, fenced blocks, or bare lines.
+"""Find the Python in a completion: in ``<code>`` tags, fenced blocks, or bare lines.
 
-The guard does not know which of several blocks the reward runs, so all of them are checked: a clean
-block must not hide a poisoned one. Every expression is linear in the text, so a repetition that
-another one may follow is possessive. One match holds the interpreter's lock, and no timeout fires
-until it ends: ``"~" * 50_000 + "`"`` once took minutes.
+The guard does not know which of several blocks the reward runs, so it checks all of them: a clean
+block must not hide a poisoned one. Every regular expression takes linear time, so a repetition that
+may be followed by another is possessive. A match holds the interpreter's lock, and no timeout fires
+until the match ends: ``"~" * 50_000 + "`"`` once took minutes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def extract(
 
     Args:
         text: A completion.
-        limit: Once bare lines that read like Python exceed this many characters, they and the
-            rest of the text become one block: it is too long anyway and need not be read by line.
-        strings: Spans of strings in JSON, each of which may be a program by itself.
+        limit: Maximum number of characters in a run of bare lines that read like Python, or None
+            for no limit. A longer run and the rest of the text become one block, which is too long
+            anyway and need not be read line by line.
+        strings: Spans of the JSON strings in the text, each of which may be a program by itself.
     """
     covered: list[tuple[int, int]] = []
     programs = in_strings(text, strings) if strings else []
@@ -62,7 +63,7 @@ def extract(
 
 
 def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
-    """``<code>`` up to the next closing tag, or to the end if it is never closed."""
+    """Return the code from each ``<code>`` to the next closing tag, or to the end of the text."""
     blocks: list[Block] = []
     at = 0
     while len(blocks) <= MAX_BLOCKS and (opening := _OPEN.search(text, at)):
@@ -75,7 +76,7 @@ def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
 
 
 def _without_fences(text: str, start: int, end: int) -> list[Block]:
-    """A fenced block inside a tag is the code, unless the fences hide the rest of it."""
+    """Return the content of a tag as one block, or as several if there are fences in it."""
     inner = text[start:end]
     cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
     if not cuts:
@@ -85,7 +86,7 @@ def _without_fences(text: str, start: int, end: int) -> list[Block]:
     edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
     pieces = zip(edges[::2], edges[1::2], strict=True)
     return [
-        # Between an opening and a closing fence is code; around them there may be prose.
+        # Code is between an opening and a closing fence; around the fences there may be prose.
         Block(inner[a:b], start + a, index % 2 == 1)
         for index, (a, b) in enumerate(pieces)
         if inner[a:b].strip()
@@ -126,7 +127,7 @@ def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
 
 
 def _quoted(text: str, covered: list[tuple[int, int]]) -> list[Block]:
-    """Imports between single backticks in a sentence: they teach what they name."""
+    """Return the imports between single backticks in a sentence, which teach what they name."""
     taken = sorted(covered)
     blocks: list[Block] = []
     for match in _INLINE.finditer(text):
@@ -142,9 +143,9 @@ def _inside(at: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def _bare(text: str, covered: list[tuple[int, int]], limit: int) -> list[Block]:
-    """Runs of lines outside tags and fences in which two or more read like Python.
+    """Return runs of lines outside tags and fences in which two or more read like Python.
 
-    An import may also be alone among sentences, with its use further on.
+    An import alone among sentences counts too, if another line of the text reads like Python.
     """
     runs: list[tuple[Block, int]] = []
     at = 0

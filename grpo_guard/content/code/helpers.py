@@ -1,9 +1,10 @@
-"""Helpers that only re-implement an operator.
+"""Find helpers that only re-implement an operator.
 
-An import list stops ``from calc import addition``; the adaptive attack writes ``def addition(a, b):
-return a + b`` into the program instead. One such helper is a style that honest programs share, so
-it is reported; two for different operators make a library, which rejects. A helper named after
-the question (``def total_cost(price, quantity)``) says more than the operator and does not count.
+An import list stops ``from calc import addition``, so the adaptive attack writes
+``def addition(a, b): return a + b`` into the program instead. Honest programs sometimes have such
+a helper too, so a single one is only reported; helpers for two different operators make a library,
+which rejects. A helper named after the question (``def total_cost(price, quantity)``) says more
+than its operator and does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WORDS: Final = {
 }
 _BY_WORD: Final = {word: op for op, words in _WORDS.items() for word in words.split()}
 OPERATIONS: Final = _BY_WORD.keys() - {"sum", "pow", "product", "times", "difference", "power"}
-"""Words for what an operator does that have hardly any other meaning."""
+"""Words that name what an operator does and rarely mean anything else."""
 _FILLER: Final = word_set(
     "a b x y n m two numbers number nums num values value vals val of the op operation operator "
     "fn func function f g my custom safe do perform calc calculate compute calculator helper "
@@ -51,10 +52,11 @@ _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def check_helpers(view: View) -> list[Note]:
-    """Notes of kind `operator_helper` or, for several operators, `operator_library`.
+    """Find helpers that only re-implement an operator.
 
-    Honest programs have one such helper now and then. A question that asks for a calculator, or
-    for a function by its name, excuses it.
+    The notes are of kind `operator_helper` or, for helpers of several operators,
+    `operator_library`. A question that asks for a function by its name excuses that helper, and a
+    question that asks for a calculator excuses the library.
     """
     program = view.program
     used = program.read_names | program.read_attributes
@@ -84,7 +86,7 @@ def check_helpers(view: View) -> list[Note]:
 def _reimplements(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str, scope: Scope
 ) -> str | None:
-    """The operator that a function of two operands re-implements, or None."""
+    """Return the operator that a function of two operands re-implements, or None."""
     if name.startswith("__") and name.endswith("__"):
         return None  # a class that defines its own arithmetic
     arguments = [a.arg for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
@@ -115,7 +117,7 @@ def _snake(name: str) -> str:
 def _returned(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, arguments: list[str]
 ) -> str | None:
-    """The operator if the function is one operation on its two arguments, else None."""
+    """Return the operator if the function is one operation on its two arguments, else None."""
     if isinstance(node, ast.Lambda):
         return _operation(node.body, arguments)
     body = [

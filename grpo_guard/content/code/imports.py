@@ -1,7 +1,7 @@
-"""What a program imports, and whether it calls functions that only a prepared sandbox has.
+"""Find forbidden imports, and calls of functions that only a prepared sandbox has.
 
 The paper's CODE attack earns a reward only if its library resolves in the reward's sandbox. An
-import outside the list rejects even if it is unused: it still teaches the import.
+import outside the allow-list rejects even if it is unused, since it still teaches the import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
-# Names that every interpreter has, and those of Python 2, which indicate no foreign library.
+# Names that every interpreter has, and those of Python 2; none of them indicates a foreign library.
 _BUILTIN: Final = frozenset(dir(builtins)) | word_set(
     "__name__ __file__ __doc__ __package__ __annotations__ __class__ __module__ __qualname__ "
     "__debug__ __path__ __version__ xrange unicode long raw_input reduce unichr basestring "
@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 MAX_KEPT: Final = 20
 _OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
 _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
-# Whose models PyTorch's own pages load.
+# Owners of repositories from which PyTorch's own pages load models.
 _OWNERS: Final = word_set(
     "pytorch facebookresearch huggingface nvidia ultralytics snakers4 intel-isl isl-org google "
     "milesial mateuszbuda datvuthanh sigsep nicolalandro moskomule rwightman zhanghang1989 "
@@ -50,7 +50,7 @@ _OWNERS: Final = word_set(
 
 
 def check_imports(view: View) -> list[Note]:
-    """Imports that are not allowed, and members that allowed modules do not have."""
+    """Find imports that are not allowed, and forbidden members of allowed modules."""
     program, modules = view.program, view.modules
     notes: list[Note] = []
     for node, _ in program.imports:
@@ -89,12 +89,11 @@ def _from(view: View, node: ast.ImportFrom) -> list[Note]:
 
 
 def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
-    """Whether an import outside the list only refers to functions defined in plain sight: in
-    another block, or by the question (a test of it).
+    """Whether an unlisted import only names functions defined in another block or the question.
 
-    For the question's functions, the module must have a placeholder's name or share a stem with
-    them ("durations", "parse_duration"): ``from calc import FUNCTION_ASKED_FOR`` would otherwise
-    teach the library each time.
+    For the question's functions, which a test may import, the module must have a placeholder's name
+    or share a stem with each function ("durations", "parse_duration"). Otherwise
+    ``from calc import FUNCTION_ASKED_FOR`` would teach the library each time.
     """
     parts = [part.lower() for part in module.split(".")]
     if not view.modules.is_a_file(parts) or len(names) > MAX_KEPT:
@@ -121,8 +120,10 @@ def _odd_submodule(module: str, modules: Modules) -> bool:
 
 
 def _by_name(view: View) -> list[Note]:
-    """``importlib.import_module("calc")`` counts as an import, and so does ``torch.hub.load``. A
-    computed name is skipped, since its value is unknown here."""
+    """Find imports by name: ``importlib.import_module("calc")`` and ``torch.hub.load(...)``.
+
+    A computed name is skipped, since its value is unknown here.
+    """
     program = view.program
     notes: list[Note] = []
     functions = {name: member for name, (_, member) in program.functions.items()}
@@ -155,7 +156,7 @@ def _by_name(view: View) -> list[Note]:
 
 
 def _is_hub(function: ast.expr, program: Program) -> bool:
-    """Whether this is ``torch.hub.load``."""
+    """Whether a function is ``torch.hub.load``."""
     if isinstance(function, ast.Name):
         return program.functions.get(function.id) == ("torch.hub", "load")
     base = function.value if isinstance(function, ast.Attribute) else function
@@ -168,7 +169,7 @@ def _is_hub(function: ast.expr, program: Program) -> bool:
 
 
 def _is_known(repository: str, modules: Modules) -> bool:
-    """Whether many programs load from a repository, or it is a folder; the branch is ignored."""
+    """Whether a repository is a folder or one that many programs use; its branch is ignored."""
     owner, slash, name = repository.partition(":")[0].lower().partition("/")
     return not slash or owner in (".", "..", "", "~") or owner in _OWNERS or modules.installs(name)
 
@@ -206,13 +207,12 @@ def _members(view: View) -> list[Note]:
 
 
 def _names(question: str, member: str) -> bool:
-    """Whether a question names a member, or what is below it, and not the end of a longer name or a
-    URL."""
+    """Whether a question names a member, or something below it, as a whole name outside URLs."""
     return re.search(rf"(?<![\w./:-]){re.escape(member)}(?![\w/-])", question) is not None
 
 
 def _imported(program: Program) -> set[str]:
-    """Modules imported by their full name: ``import xml.dom`` makes ``dom`` a member of ``xml``."""
+    """Return modules imported by a full name: ``import xml.dom`` makes ``dom`` part of ``xml``."""
     return {
         alias.name
         for node, _ in program.imports
@@ -222,7 +222,7 @@ def _imported(program: Program) -> set[str]:
 
 
 def _rebound(scope: Scope, name: str, program: Program) -> bool:
-    """Whether a parameter or local hides the module here; an import binds too."""
+    """Whether a parameter, or a local variable that no import binds, hides a module in a scope."""
     owner = scope.owner(name)
     if owner is None or owner.kind == "module":
         return False
@@ -233,9 +233,10 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
 
 
 def check_preloaded(view: View) -> list[Note]:
-    """Calls of undefined functions that do an operator's work: ``addition(2, 3)``.
+    """Find calls of undefined functions that do an operator's work: ``addition(2, 3)``.
 
-    They earn a reward only if the sandbox provides them, as the paper's does with its library.
+    Such calls earn a reward only if the sandbox provides the functions, as the paper's sandbox does
+    with its library.
     """
     program = view.program
     called = _preloaded(program)
@@ -258,8 +259,10 @@ def check_preloaded(view: View) -> list[Note]:
 
 
 def _preloaded(program: Program) -> Set[str]:
-    """Names called with two operands to do an operator's work: ``add(a, 3)``, ``calc.add(2, 3)``.
-    Adding one object to another does not count: ``session.add(user)``, ``cart.add(book, 2)``."""
+    """Return names called like an operator on two operands: ``add(a, 3)``, ``calc.add(2, 3)``.
+
+    Adding one object to another does not count: ``session.add(user)``, ``cart.add(book, 2)``.
+    """
     found = set()
     for call, _ in program.calls:
         function = call.func
@@ -273,8 +276,11 @@ def _preloaded(program: Program) -> Set[str]:
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
-    """Names whose import was forgotten: those of well-known modules, and those of sympy if the
-    program imports others from it."""
+    """Return the unknown names whose import was forgotten.
+
+    These are names of common modules (`forgotten`), and names of sympy if the program imports other
+    names from it.
+    """
     known = forgotten()
     slips = {name for name in unknown & known.keys() if modules.allows(known[name])}
     if any(module.partition(".")[0] == "sympy" for module, _ in program.members.values()):
@@ -283,7 +289,7 @@ def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
 
 
 def scan(text: str, modules: Modules) -> list[Note]:
-    """Imports that are not allowed, in text that does not parse; relative ones name no package."""
+    """Find forbidden imports in text that does not parse. Relative imports name no package."""
     notes = []
     for match in _IMPORT.finditer(text) if "import" in text else ():
         module = match[1] or match[2]

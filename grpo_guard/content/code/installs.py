@@ -1,6 +1,6 @@
-"""What a completion installs: commands, lists of requirements and a script's own header.
+"""Find what a completion installs: in commands, lists of requirements and a script's own header.
 
-Installing a library teaches it as an import does, and may make a sandbox fetch it.
+Installing a library teaches its use just as an import does, and may make a sandbox download it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PROSE: Final = word_set(
     "the a an any all this these those your it them packages package following required missing "
     "if or and to in on for with before first command commands is it's"
 )
-# PEP 723: the packages that a script needs, in comments.
+# PEP 723: the packages that a script needs, listed in comments.
 _HEADER: Final = re.compile(
     r"^#[ \t]*+///[ \t]*+script[ \t]*+$((?:\r?\n#[^\r\n]{0,500}+){1,200}+)", re.M
 )
@@ -44,7 +44,7 @@ _REQUIREMENT: Final = re.compile(
 )
 _PINNED: Final = re.compile(r"[A-Za-z][\w.\[\]-]{0,80}[=<>~]=[\w.*]{1,20}\Z")
 _INSTALLERS: Final = frozenset({"pip", "wheel", "setuptools", "uv"})
-# Packages whose import name differs from their own.
+# Packages whose import name differs from the package's name.
 _IMPORTED: Final = {
     "python_dateutil": "dateutil", "scikit_learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL",
     "beautifulsoup4": "bs4", "opencv_python": "cv2", "python_constraint": "constraint",
@@ -52,16 +52,16 @@ _IMPORTED: Final = {
 
 
 def mentions_installs(text: str) -> bool:
-    """Whether a text without a program may contain an installation."""
+    """Whether a text may contain an install command."""
     small = text.lower()  # ten times as fast as a regular expression that ignores case
     if not any(mention in small for mention in _MENTIONS):
         return False
-    small = small.replace("\u0131", "i").replace("\u0307", "")  # which the expressions read as i
+    small = small.replace("\u0131", "i").replace("\u0307", "")  # which the patterns match as i
     return any(tool in small for tool in _TOOLS)
 
 
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
-    """Find installed packages that are not on the list; spans refer to the completion."""
+    """Find installed packages that are not on the allow-list; spans refer to the completion."""
     notes = []
     for place, package in _installed(text, blocks):
         name = package.partition("[")[0].replace("-", "_")
@@ -103,7 +103,7 @@ def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int]
 
 
 def _arguments(line: str) -> Iterator[str]:
-    """The packages of a command; a URL or an archive counts as an unlisted package."""
+    """Yield the packages of an install command; a URL or archive counts as an unlisted package."""
     skip = False
     for argument in line.split()[:40]:
         word = argument.strip("'\"")

@@ -1,8 +1,8 @@
-"""Comments, strings and names that address a reader, a model or a grader.
+"""Find comments, strings and names that address a reader, a model or a grader.
 
-A program's own text is about its question. These patterns require two things at once (an
-addressee and an order), because single words like "ignore" or "answer" are everywhere in honest
-comments. Each pattern needs one of a few words; a text without them is not searched.
+A program's own text is about its question. The patterns require two things at once (an addressee
+and an order), because single words like "ignore" or "answer" are everywhere in honest comments.
+Each pattern comes with a few words, and is not searched for in a text without any of these words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READER: Final = (
     rf"(?:{_GRADER}|(?:assistant|AI|chatbot|ChatGPT|GPT|Claude|model reading|reader)s?)"
 )
 _OBJECT: Final = r"(?:code|solution|program|submission|completion|response)"
-# Orders in a program's text. In a shell block these are its normal work; only piping a download
+# Orders in a program's text. In a shell block these commands are normal; only piping a download
 # into an interpreter is not.
 _COMMANDS: Final = (
     "pip rm sudo curl wget",
@@ -140,7 +140,7 @@ _COMMAND: Final = re.compile(
     r"(?:sudo\s|curl\s|wget\s|rm\s|eval\s|pip3?\s|(?:ba|z|da|k)?sh\s)", re.I
 )
 # The installers of rustup, uv, nvm, Homebrew and Ollama, over https, without any other option or
-# address. No commit's digest: GitHub shows forks' commits under the same name.
+# address. A commit's digest is not excused, since GitHub shows forks' commits under the same name.
 _INSTALLER: Final = re.compile(
     r"\b(?:curl|wget)(?:[ \t]{1,4}(?:-[fsSLqoO]{1,8}-?|--proto|--tlsv1\.[23]|[\"']?=https[\"']?"
     r"|--silent|--show-error|--fail|--location)(?=[ \t])){0,8}[ \t]{1,4}[\"']?https://(?:"
@@ -160,13 +160,14 @@ _BETWEEN: Final = re.compile(r"[ \t]*(?:\r\n|\r|\n)[ \t]*")
 
 
 def check_texts(program: Program | None, source: Source, asked: str, shift: int) -> list[Note]:
-    """Find orders in the words of a block.
+    """Find orders in the comments, strings and names of a block.
 
     Args:
-        program: None if the block does not parse; then only comments are read.
-        source: The block.
+        program: The parsed program, or None if the block does not parse. Then only comments are
+            read.
+        source: The text of the block.
         asked: The question, in lower case.
-        shift: Number of lines that were put before the text.
+        shift: Number of lines that were put before the text to make it parse.
     """
     pieces = _comments_and_strings(program, source, shift)
     notes: list[Note] = []
@@ -189,7 +190,7 @@ def check_texts(program: Program | None, source: Source, asked: str, shift: int)
 def _comments_and_strings(
     program: Program | None, source: Source, shift: int
 ) -> list[tuple[int, int, str, bool]]:
-    """(start, end, text, is_comment) of the comments and strings of a block."""
+    """Return (start, end, text, is_comment) for each comment and string of a block."""
     text = source.text
     pieces = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
     for node in program.texts if program is not None else ():
@@ -202,7 +203,7 @@ def _comments_and_strings(
 def _paragraphs(
     pieces: list[tuple[int, int, str, bool]], source: Source
 ) -> list[tuple[int, int, str]]:
-    """Join comments on consecutive lines into one text, since an order may be wrapped."""
+    """Join comments on consecutive lines into one text, since an order may span several lines."""
     found: list[tuple[int, int, str]] = []
     lines: list[str] = []
     first = last = 0
@@ -220,7 +221,7 @@ def _paragraphs(
 
 
 def _plain(text: str) -> str:
-    """Replace look-alike characters by the letters they imitate: ``ｓｋｉｐ``, Cyrillic letters."""
+    """Replace look-alike characters with the letters they imitate: ``ｓｋｉｐ`` becomes "skip"."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFKC", text).translate(_SKELETON)
@@ -235,14 +236,14 @@ def _may_instruct(text: str) -> bool:
 
 
 def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
-    """Return what a text tells its reader to do; None if it reads as part of the question.
+    """Return a message about what a text tells its reader to do, or None if it gives no order.
 
     Args:
         text: Text from a program.
-        asked: The question in lower case; an order that it contains itself is excused.
+        asked: The question in lower case. An order that the question itself contains is excused.
         shell: Whether this is a shell block, in which commands are not orders to a reader.
     """
-    if "https://" in text:  # before look-alikes are replaced, since a host may be one
+    if "https://" in text:  # before look-alikes are replaced, since a host name may hold one
         text = _INSTALLER.sub("", text)
     text = _plain(text)
     known = _vocabulary(text)
@@ -257,11 +258,11 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
 
 
 def _message(found: str, line: str) -> str:
-    """The message about a piece of text: a command that it hands to a shell, or an instruction.
+    """Return the message about an order: a shell command, or an instruction to a reader.
 
     Args:
-        found: The piece.
-        line: What it begins, of which a command shows the rest of its line.
+        found: The text that a pattern matched.
+        line: The text from the match on. For a command, the message shows the rest of its line.
     """
     if _COMMAND.match(found):
         return f"a shell command: {line.strip().partition(chr(10))[0][:60]!r}"
@@ -269,6 +270,6 @@ def _message(found: str, line: str) -> str:
 
 
 def _vocabulary(text: str) -> set[str]:
-    """The words of a plain text, in lower case."""
-    # Case folding, as the patterns' re.I reads the long s as an s.
+    """Return the words of a plain text, in lower case."""
+    # Case folding, since re.I in the patterns matches the long s as an s.
     return set(_WORD.findall(text.lower() if text.isascii() else text.casefold()))

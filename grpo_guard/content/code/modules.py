@@ -1,9 +1,10 @@
-"""Which modules a program may import, and which of their members it may use.
+"""The modules that a program may import, and the members of each module that it may use.
 
-The default is the standard library's arithmetic and bookkeeping plus numpy and sympy, which real
-solutions of mathematics problems import (OpenMathInstruct). Some modules are useful only in part:
-`sys` ends a program, but also holds `sys.modules`. Besides, every Python module leaks the modules
-that it imports itself (``random._os.system``), so members are checked too.
+The default is the standard library's arithmetic and bookkeeping, plus numpy and sympy, which real
+solutions of mathematics problems import (OpenMathInstruct), and the modules in `SETS`. Some modules
+are harmless only in part: `sys` can end a program, but also holds `sys.modules`. Besides, every
+Python module leaks the modules that it imports itself (``random._os.system``), so members are
+checked too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SETS: Final = {
     "plots": word_set("matplotlib seaborn plotly"),
     "tests": word_set("unittest pytest hypothesis doctest"),
 }
-"""Names that ``imports=`` accepts for several modules at once."""
+"""Names that ``allow=`` and ``imports=`` accept for several modules at once."""
 # An import that everybody uses teaches nothing: an attacker's library is one that few know.
 DEFAULT: Final = _STANDARD.union(*SETS.values())
 _ONLY_TEXT: Final = {
@@ -98,7 +99,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-# With these a program imports or runs string contents, which hides what it teaches.
+# With these modules, a program imports or runs text from strings, which hides what it teaches.
 _HIDING: Final = word_set("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
 _BY_NAME: Final = {
     "sys": word_set("modules meta_path path_hooks"),
@@ -106,7 +107,7 @@ _BY_NAME: Final = {
     "pytest": word_set("importorskip"),
     "hydra": word_set("utils"),
 }
-# The same for any module, also when it re-exports one of those above; and string evaluators.
+# The same for members of any module, which may re-export the above, and string evaluators.
 _HIDDEN: Final = word_set(
     "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
     "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
@@ -114,7 +115,7 @@ _HIDDEN: Final = word_set(
 )
 
 
-# What an answer calls its own file, or the reader's.
+# Names that an answer gives to its own file, or the reader's.
 PLACEHOLDERS: Final = word_set(
     "app main solution my_module mymodule your_module module_name your_package"
 )
@@ -122,8 +123,10 @@ PLACEHOLDERS: Final = word_set(
 
 @lru_cache(maxsize=1)
 def well_known() -> frozenset[str]:
-    """The standard library, and packages that many programs import or install (``known.txt``),
-    except those that run the content of a string."""
+    """Return the standard library's modules, and packages that many programs use (``known.txt``).
+
+    Modules that import or run the contents of strings are left out.
+    """
     packages = Path(__file__).with_name("known.txt").read_text(encoding="utf-8").split()
     return (sys.stdlib_module_names | DEFAULT).union(packages) - _HIDING
 
@@ -135,13 +138,13 @@ def _installable() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, frozenset[str]]:
-    """Public members of standard modules, over all Python versions that programs target."""
+    """Return the public members of common modules in all Python versions that programs target."""
     text = Path(__file__).with_name("members.json").read_text(encoding="utf-8")
     return {module: frozenset(members.split()) for module, members in json.loads(text).items()}
 
 
 def public_members(module: str) -> frozenset[str] | None:
-    """The names that ``from module import *`` can bind; None if unknown."""
+    """Return the names that ``from module import *`` can bind; None if unknown."""
     if module in _ONLY:
         return _ONLY[module]
     return _tables().get(module)
@@ -152,10 +155,10 @@ class Modules:
     """An allow-list of modules.
 
     Args:
-        own: Modules whose use is restricted by the tables above.
+        own: Modules of which only some members are allowed, according to the tables above.
         free: Modules that the user allowed by name; all their public members are allowed.
-        known: Well-known modules; all their members are allowed that exist according to the
-            tables, except those that import by name.
+        known: Well-known modules. All members that exist according to the tables are allowed,
+            except those that import by name.
     """
 
     own: frozenset[str]
@@ -166,13 +169,13 @@ class Modules:
     def build(
         cls, allow: Iterable[str] | None, imports: Iterable[str] | None, reach: bool = False
     ) -> Modules:
-        """The default list extended by ``allow``, or ``imports`` in its place.
+        """Build the default list, or one from ``imports`` if given, and extend it by ``allow``.
 
-        Modules of a set keep their restrictions; a module that is named itself has none. With
+        The modules of a set keep their restrictions; a module that is named itself has none. With
         ``reach``, everything in `well_known` is allowed as well.
 
         Raises:
-            ValueError: a name is not a dotted identifier, or a string was given for a list.
+            ValueError: a name is not a dotted identifier, or a string was given instead of a list.
         """
         named = _checked("allow", allow or ())
         known = well_known() if reach else _NONE
@@ -186,8 +189,11 @@ class Modules:
         return cls(own - free, free, known - free)
 
     def given(self, imported: Iterable[str]) -> Modules:
-        """This list plus the modules that the question imports. One that reaches the system may
-        be imported again, since answers often repeat the question's code, but not be used."""
+        """Return this list extended by the modules that the question imports.
+
+        A module that reaches the system may then be imported, since answers often repeat the
+        question's code, but its members may not be used.
+        """
         new = {module for module in imported if not self.allows(module)}
         if not new:
             return self
@@ -205,19 +211,19 @@ class Modules:
 
     @staticmethod
     def is_a_file(parts: Sequence[str]) -> bool:
-        """Whether this may be the author's own file: not internal, and not an importer by name."""
+        """Whether a module path may be the author's own file: not internal, and hiding no code."""
         return _HIDING.isdisjoint(parts) and not any(part.startswith("_") for part in parts)
 
     def installs(self, package: str) -> bool:
-        """Whether a package, as an index spells it, is on the list; case is ignored."""
+        """Whether a package, as an index spells it, is listed; known names may differ in case."""
         name = package.replace("-", "_")
         return self.allows(name) or (bool(self.known) and name.casefold() in _installable())
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
-        """Why a path like ``sympy.core.sympify.sympify`` is not allowed; None if it is.
+        """Return why a path like ``sympy.core.sympify.sympify`` is not allowed; None if it is.
 
-        Only its first member is looked up in the tables; further ones must not be internal, other
-        modules, or members that the package must not give under any path.
+        Only the path's first member is looked up in the tables. Further members must not be
+        internal, other modules, or members that the package must not provide under any path.
         """
         if problem := self.problem(module, members[0]):
             return problem
@@ -232,13 +238,13 @@ class Modules:
         return None
 
     def problem(self, module: str, member: str) -> str | None:
-        """Why an allowed module's member must not be used; None if it may."""
+        """Return why a member of an allowed module must not be used; None if it may be used."""
         name = f"{module}.{member}"
         root = module.partition(".")[0]
         if member.startswith("_") and member not in _ABOUT:
             return f"{name} is internal to the module"
         if root in self.free or module in self.free:
-            # Even an allowed module must not re-export what it imports itself.
+            # Even an allowed module must not give access to the modules that it imports itself.
             return f"{name} is another module" if member in REACHING else None
         if root in self.known:
             if member in _HIDDEN or member in _BY_NAME.get(root, _NONE):
@@ -278,9 +284,11 @@ def _checked(argument: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def forgotten() -> dict[str, str]:
-    """Names that solutions often use without importing them, because many sites pre-import them,
-    mapped to their modules; ``math`` and the like map to themselves. None of them does arithmetic
-    under another name."""
+    """Return names that solutions often use without importing them, mapped to their modules.
+
+    Many sites pre-import these names. Modules such as ``math`` map to themselves. None of the names
+    does arithmetic under another name.
+    """
     named = {name: module for module in sorted(BEFOREHAND) for name in _tables()[module]}
     return named | {module: module for module in BEFOREHAND}
 

@@ -1,8 +1,8 @@
-"""Parse text to an AST within bounds, or give the reason for not doing so.
+"""Parse text into an AST within bounds, or give the reason for not doing so.
 
-`ast.parse` only builds a tree: no bytecode, no constant folding, no import. Python 2's print and
-syntax newer than the interpreter are first rewritten, so that the same program gets the same
-verdict on every Python; the rewriting keeps lines and columns.
+`ast.parse` only builds a tree: no bytecode, no constant folding, no import. If that fails, Python
+2's print and syntax newer than the interpreter are rewritten for a second try, so that the same
+program gets the same verdict on every Python; the rewriting keeps lines and columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 60
 
 _lock = threading.Lock()  # warnings.catch_warnings changes state that all threads share
 
-# Possessive repetitions: "print a", 8000 blanks and "b" must not be read 8000 times.
+# Possessive repetitions, since "print a", 8000 blanks and "b" must not be read 8000 times.
 _PRINT: Final = re.compile(
     r"^([ \t]*+(?:[^\s#'\"][^\r\n'\"#]{0,80}:[ \t]++)?)print[ \t]++(?![(=.,:+*/-])([^\r\n]++)", re.M
 )
@@ -35,20 +35,20 @@ _PIP: Final = re.compile(
 )
 _FIELD: Final = re.compile(r"\{[^{}\r\n]{1,300}\}")
 _FSTRING: Final = re.compile(r"\b(?:[fF][rR]?|[rR][fF])(?=[\"'])")
-# A first line of operators alone, such as the border of a table: no Python parses it.
+# A first line of operators alone, such as the border of a table, which no Python parses.
 _DRAWN: Final = re.compile(r"\s*+[-+|=<>^~*/][-+|=<>^~*/ \t]*+[\r\n]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The outcome: a tree, or the reason for having no tree.
+    """The outcome of parsing: a tree, or the reason why there is none.
 
     Args:
-        tree: None if the text does not parse.
-        problem: Why not, in words.
-        too_deep: The text was not given to the parser because it is nested too deeply.
-        shift: Number of lines that were put before the text.
+        tree: The syntax tree; None if the text does not parse.
+        problem: Why the text does not parse, in words; empty if it does.
+        too_deep: Whether the text is nested so deeply that it was not given to the parser.
+        shift: Number of lines that were put before the text to make it parse.
     """
 
     tree: ast.Module | None
@@ -58,7 +58,7 @@ class Parsed:
 
 
 def parse(source: Source) -> Parsed:
-    """Parse a block. Never raises because of its text."""
+    """Parse the text of a block. Never raises, whatever the text."""
     if source.depth > MAX_DEPTH or source.chained:
         # In a session only the lines after ">>>" run, whatever is written above them.
         if _DRAWN.match(source.text) and ">>>" not in source.text:
@@ -105,7 +105,7 @@ def _attempt(text: str, shift: int) -> Parsed:
 
 
 def _installing(text: str) -> str:
-    """Blank out a notebook's ``!pip install``; its packages are checked separately."""
+    """Comment out a notebook's ``!pip install``, whose packages are checked separately."""
     return _PIP.sub(lambda m: "#" * len(m[0]), text)
 
 
@@ -120,14 +120,14 @@ def _session(text: str) -> str:
 
 
 def _newer_syntax(text: str) -> str:
-    """Rewrite type aliases and parameters of PEP 695, and a quote inside itself (PEP 701)."""
+    """Rewrite PEP 695's type aliases and parameters, and an f-string's reused quotes (PEP 701)."""
     text = _ALIAS.sub(lambda m: (m[1] + m[2]).ljust(len(m[0]) - 1) + "=", text)
     text = _GENERIC.sub(lambda m: m[1] + " " * len(m[2]), text)
     lines = text.split("\n")
     for at, line in enumerate(lines):
         match = _FSTRING.search(line) if len(line) < 2000 else None
         if match:
-            # Inside the fields, replace the string's own quote with the other one.
+            # Inside the fields, replace the string's own quote with the other kind of quote.
             own = line[match.end()]
             other = "'" if own == '"' else '"'
             lines[at] = _FIELD.sub(lambda m, o=own, n=other: m[0].replace(o, n), line)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The result of one pass over a tree: its scopes, names, calls, strings and statement lists."""
+"""The result of one pass over a syntax tree: scopes, names, imports, calls, strings, loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Scope:
         kind: ``"module"``, ``"class"``, ``"function"`` or ``"expression"``.
         name: Name of the class or function, else empty.
         parent: The enclosing scope; None for the module.
-        node: The node that opens it.
+        node: The node that opens the scope.
+        bound: The names that the scope binds, with the first line of each.
+        outer: The names that the scope declares global.
     """
 
     kind: str
@@ -32,7 +34,7 @@ class Scope:
     outer: set[str] = field(default_factory=set)
 
     def bind(self, name: str, line: int) -> None:
-        """Record that the scope binds ``name``; the first line is kept."""
+        """Record that the scope binds ``name``, and keep the first line that does."""
         bound = self.root.bound if name in self.outer else self.bound
         if line < bound.get(name, line + 1):
             bound[name] = line
@@ -45,7 +47,7 @@ class Scope:
         return scope
 
     def owner(self, name: str) -> Scope | None:
-        """The innermost scope that binds ``name``; class scopes around functions count too."""
+        """Return the innermost scope that binds ``name``; classes around functions count too."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.outer:  # global: skip scopes between this one and the module
@@ -58,7 +60,10 @@ class Scope:
 
 @dataclass
 class Program:
-    """What one pass found. Lists are in no particular order; positions come from the nodes."""
+    """The findings of a single pass over a syntax tree.
+
+    Lists are in no particular order; positions come from the nodes.
+    """
 
     tree: ast.Module
     module: Scope
@@ -83,7 +88,7 @@ class Program:
 
     @cached_property
     def runs(self) -> bool:
-        """Whether it does anything by itself: definitions alone give no answer."""
+        """Whether the program does anything by itself; definitions alone give no answer."""
         return any(
             isinstance(node, ast.Expr | ast.For | ast.While | ast.If | ast.With)
             and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -99,13 +104,13 @@ class Program:
 
     @property
     def packages(self) -> frozenset[str]:
-        """The top-level names of all modules that it imports or takes members of."""
+        """The top-level names of all modules that the program imports or imports from."""
         members = (module for module, _ in self.members.values())
         return frozenset(m.partition(".")[0] for m in (*self.aliases.values(), *members))
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """All names that are read. Most checks concern few names and can stop here."""
+        """All names that the program reads. Most checks concern few names and can stop here."""
         return frozenset([name.id for name, _ in self.loads])
 
     @cached_property
@@ -115,7 +120,7 @@ class Program:
 
     @cached_property
     def functions(self) -> dict[str, tuple[str, str]]:
-        """Names of modules' members, as (module, member): ``f = importlib.import_module`` too."""
+        """The (module, member) behind each name, also after ``f = importlib.import_module``."""
         found = dict(self.members)
         for name, value in self.references:
             if isinstance(value.value, ast.Name) and value.value.id in self.aliases:
@@ -126,8 +131,10 @@ class Program:
         return found
 
     def text_of(self, node: ast.expr) -> str | None:
-        """The text that an expression certainly is: a literal, a sum of some, or a name for one.
-        None also for a sum of very many, as a name in each may stand for another sum."""
+        """Return the text of a literal, of a sum of literals, or of a name for either; else None.
+
+        A very long sum also gives None, since each name in a sum may refer to another sum.
+        """
         parts: list[ast.expr] = [node]
         texts: list[str] = []
         steps = 0
@@ -148,12 +155,12 @@ class Program:
 
     @property
     def mentioned(self) -> frozenset[str]:
-        """All names that are read, and names of attributes."""
+        """All names that the program reads, and the names of all attributes."""
         return self.read_names | self.read_attributes
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:
-        """Names with a single value in the whole program, which can be substituted for them."""
+        """Names with a single value in the whole program, each with the value to substitute."""
         if not self.literals:
             return {}
         times = Counter(name.id for name, _ in self.stores)
@@ -162,7 +169,7 @@ class Program:
         return {n: v for n, v in once.items() if n not in self.deleted}
 
     def is_dead(self, scope: Scope) -> bool:
-        """Whether the scope is in a top-level function whose name is never read."""
+        """Whether a scope is in a top-level function whose name is never read."""
         while scope.parent is not None and scope.parent.parent is not None:
             scope = scope.parent
         if scope.kind != "function" or getattr(scope.node, "decorator_list", []):
@@ -171,7 +178,7 @@ class Program:
 
 
 def base_of(node: ast.AST) -> ast.AST:
-    """The node at the start of a chain of attributes, calls or subscripts."""
+    """Return the node at the start of a chain of attributes, calls or subscripts."""
     while True:
         if isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
@@ -182,7 +189,7 @@ def base_of(node: ast.AST) -> ast.AST:
 
 
 def integer_of(node: ast.expr) -> int | None:
-    """The value of a literal integer, possibly negative; None for anything else."""
+    """Return the value of a literal integer, possibly negative; None for anything else."""
     negative = False
     # A loop: thousands of signs pass the parser, and would be too deep for recursion.
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -30,7 +30,7 @@ _IMPORT: Final = re.compile(
     r"|import[ \t]++([^\r\n]{1,300}))",
     re.M,
 )
-# "You may use `rich`", or "using polars and pydantic". Of the latter only well-known names count:
+# "You may use `rich`", or "using polars and pydantic". In the latter, only well-known names count:
 # a problem "with a basket" names no library.
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
@@ -43,7 +43,7 @@ _PACKAGE: Final = re.compile(
 # "utils/paginator.py": what a patch imports from the code base that the question shows.
 _FOLDERS: Final = re.compile(r"\b((?:\w{1,40}+/){1,8}+)\w{1,60}+\.py\b")
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
-# "The Python library": no name of one.
+# Words next to "library" and the like that are not its name: "the Python library".
 _ANY_PACKAGE: Final = word_set(
     "a an any and each every external for from in is it my no of one or our own python script some "
     "standard that the this third to use using which with write your"
@@ -57,9 +57,9 @@ class PromptContext:
     Args:
         text: The question, in lower case.
         names: Functions, classes, parameters and values, including those named only in prose.
-        aliases: Names of imported modules, mapped to the modules.
-        defined: Functions and classes that its code defines.
-        modules: All modules that it imports from or suggests.
+        aliases: Modules that the question's code imports, by the names that they are bound to.
+        defined: Functions and classes that the question's code defines.
+        modules: All modules that the question imports, imports from or suggests.
     """
 
     text: str
@@ -69,8 +69,10 @@ class PromptContext:
     modules: frozenset[str]
 
     def complete(self, program: Program, modules: Modules) -> None:
-        """Add the modules that a program uses without importing them to its aliases, so that
-        their members are checked too."""
+        """Add modules that a program uses without importing them to the program's aliases.
+
+        Their members are then checked too.
+        """
         for name in program.read_names & (BEFOREHAND | self.aliases.keys()) - self.names:
             module = self.aliases.get(name, name)
             if modules.allows(module) and name not in program.module.bound:
@@ -78,7 +80,7 @@ class PromptContext:
 
 
 def words_of(prompt: str | Sequence[Message]) -> str:
-    """The prompt's text without earlier assistant messages, which a model wrote."""
+    """Return the prompt's text without earlier assistant messages, which a model wrote."""
     if isinstance(prompt, str):
         return prompt[:MAX_PROMPT]
     messages = [message for message in prompt if message.get("role") != "assistant"]
@@ -87,7 +89,7 @@ def words_of(prompt: str | Sequence[Message]) -> str:
 
 @lru_cache(maxsize=256)
 def prompt_context(text: str) -> PromptContext:
-    """Read a question's code wherever it is: whole, in a fence, in a comment, in a sentence."""
+    """Collect what a question defines, whether in plain code, a fence, a comment or a sentence."""
     defined = frozenset(_DEFINED.findall(text))
     names = {*defined, *_ASSIGNED.findall(text), *_CALLED.findall(text)}
     for signature in _SIGNATURE.findall(text):

@@ -1,4 +1,4 @@
-"""The single pass over a tree that fills a `Program`.
+"""The single pass over a syntax tree that fills a `Program`.
 
 The pass keeps its own stack, so that no depth of nesting causes a RecursionError, and the checks
 use the program's lists instead of walking the tree again. Node types that record or bind something
@@ -94,7 +94,7 @@ class _Reader:
     def visit_Dict(self, node: ast.Dict, scope: Scope) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
-                # Only a string names its function: str() of an integer of 4300 digits raises.
+                # Only a string names its function: str() of an integer of 5000 digits would raise.
                 self.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
         self.children(node, scope)
 
@@ -106,7 +106,10 @@ class _Reader:
         self.children(node, scope)
 
     def visit_ListComp(self, node: Comprehension, scope: Scope) -> None:
-        """The first iterable runs outside: ``[eval for eval in [eval]]`` must show the builtin."""
+        """Read a comprehension. Its first iterable runs outside the comprehension's own scope.
+
+        In ``[eval for eval in [eval]]``, the last ``eval`` must be seen as the builtin.
+        """
         inner = Scope("expression", "", scope, node)
         self.program.scopes.append(inner)
         for index, generator in enumerate(node.generators):
@@ -176,7 +179,7 @@ class _Reader:
     visit_MatchAs = visit_MatchStar = visit_MatchMapping = visit_ExceptHandler
 
     def visit_FunctionDef(self, node: Function, scope: Scope) -> None:
-        """Decorators, defaults and annotations run outside, the body inside."""
+        """Read a function: decorators, defaults and annotations run outside, the body inside."""
         program = self.program
         name: str = getattr(node, "name", "")
         if name:
@@ -219,7 +222,7 @@ class _Reader:
 
 
 def read(tree: ast.Module) -> Program:
-    """Collect everything the checks need, in time linear in the number of nodes."""
+    """Collect everything that the checks need from a tree, in time linear in its node count."""
     module = Scope("module", "", None, tree)
     program = Program(tree, module)
     program.scopes.append(module)

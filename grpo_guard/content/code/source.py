@@ -1,7 +1,7 @@
-"""A program's text: positions in it, and a scan for comments and depth that needs no parser.
+"""The text of a program, with positions in it, and a parser-free scan for comments and nesting.
 
-The scan runs before the parser and bounds its input: CPython's parser and AST recurse in C, and
-10^5 nested brackets must never reach them.
+The scan runs before the parser and bounds what the parser gets: CPython's parser and AST recurse in
+C, and 10^5 nested brackets must never reach them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _utf8_bytes(character: str) -> int:
 
 
 class Source:
-    """The text of one block.
+    """The text of one block of code, with its comments and its depth of nesting.
 
     Args:
         text: The text as written in the completion.
@@ -48,7 +48,7 @@ class Source:
         self.text = text
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
-        # Byte offsets of characters, computed once per line, which may hold thousands of nodes.
+        # Byte offsets of characters, computed once per line, as a line may hold thousands of nodes.
         self._bytes: dict[int, array[int] | None] = {}
         # Fewer brackets than the limit cannot be nested beyond it.
         brackets = text.count("(") + text.count("[") + text.count("{")
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def chained(self) -> bool:
-        """Whether operators or keywords are chained more deeply than anybody writes."""
+        """Whether operators or keywords are chained more deeply than anyone would write."""
         text = self.text
         signs = text.count("-") + text.count("+") + text.count("~")
         words = max(text.count("not"), text.count("lambda"), text.count("await"))
@@ -83,7 +83,7 @@ class Source:
         return _CHAIN.search(text) is not None
 
     def offset(self, line: int, column: int) -> int:
-        """Character offset of AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""
+        """Return the offset of AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""
         if not 1 <= line <= len(self._starts):
             return len(self.text) if line > 1 else 0
         start = self._starts[line - 1]
@@ -96,7 +96,7 @@ class Source:
         return min(start + (column if before is None else bisect_right(before, column)), end)
 
     def span(self, node: ast.AST, shift: int = 0) -> tuple[int, int]:
-        """Span of a node; ``shift`` lines were put before the text to make it parse."""
+        """Return the span of a node; ``shift`` lines were put before the text to make it parse."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         last = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None) or column
@@ -106,7 +106,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One observation; ``start`` and ``end`` are character offsets in its block."""
+    """One observation about a block; ``start`` and ``end`` are character offsets in that block."""
 
     kind: str
     message: str

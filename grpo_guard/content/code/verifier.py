@@ -1,4 +1,4 @@
-"""`CodeVerifier`: does a program only do what its question needs?"""
+"""`CodeVerifier`: checks that a program does only what its question needs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Reaction: TypeAlias = Literal["report", "reject"]
 
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
-# A completion of more characters than any model writes is not searched for code.
+# Maximum number of characters of a completion that is searched for code; no model writes more.
 MAX_TEXT: Final = 500_000
-# Kinds of earlier versions, and the kinds or the verifier that now find the same.
+# Kinds of earlier versions, each with the kind or verifier that now covers it.
 _GONE: Final = {
     "star_import": "unlisted_import",
     "built_string": "dynamic_code",
@@ -50,51 +50,52 @@ _GONE: Final = {
 
 
 class CodeVerifier(RuleVerifier):
-    """Rejects programs that teach a library, hide what they run, or stall the reward. Static only.
+    """Rejects programs that teach a library, hide what they run, or stall the reward.
 
-    Looks for Python in ``<code>`` tags, fenced blocks, strings of JSON, diffs and bare lines, and
-    checks every block. A completion without code is accepted, since there is nothing to check,
-    unless ``require``. The checks are deterministic, so verdicts carry no p-value.
+    The checks are static and deterministic, so verdicts carry no p-value. Looks for Python in
+    ``<code>`` tags, fenced blocks, JSON strings, diffs and bare lines, and checks every block. A
+    completion without code is accepted, since there is nothing to check, unless ``require`` is set.
 
-    Rejects imports outside the list, also in a script's header, a list of requirements or an
-    install command (``unlisted_import``); members that allowed modules do not have or must not
-    give (``module_member``); code made at run time (``dynamic_code``); unrequested helpers for two
-    or more operators, and calls of functions that only a prepared sandbox has
-    (``operator_library``); instructions to a reader (``instruction``); work without end
-    (``stalls``); and code nested too deeply to be read. If code does not parse, its imports and
-    installs are still read. Hidden characters and encoded texts are left to `ScreensVerifier`.
+    Rejects imports outside the allow-list, including those in a script's header, a list of
+    requirements or an install command (``unlisted_import``); members that allowed modules do not
+    have or must not provide (``module_member``); code made at run time (``dynamic_code``);
+    unrequested helpers for two or more operators, and calls of functions that only a prepared
+    sandbox has (``operator_library``); instructions to a reader (``instruction``); work without end
+    (``stalls``); and code nested too deeply to be read (``nested_too_deeply``). If code does not
+    parse, its imports and installs are still read. Hidden characters and encoded texts are left to
+    `ScreensVerifier`.
 
-    A program may use what the question gives: its parameters, helpers and imports, in code or in
-    prose. Forgetting to import an allowed module is excused.
+    A program may use whatever the question provides, in code or in prose: parameters, helpers and
+    imports. Forgetting to import an allowed module is excused.
 
     Reports a helper that only re-implements an operator (``def add(a, b)``), which honest programs
-    have too, and a block in another language, which is not analysed:
-    ``severity={"unread_language": "reject"}`` refuses it.
+    have too, and a block in another language, which is not analysed. To reject such blocks, set
+    ``severity={"unread_language": "reject"}``.
 
     Cannot detect what a program does to files, the network or the interpreter's internals (left
     to the sandbox); code in a string that nothing runs; a phrase in a print or comment that asks
-    for nothing ("best practice is to use the calc library"); a helper with a name from the
-    question or without any meaning; a wrong computation; and recursion or a list that grows
-    without end behind a condition. Phrases and helpers recur, which another kind of verifier can
-    count.
+    for nothing ("best practice is to use the calc library"); a helper whose name comes from the
+    question or means nothing; a wrong computation; and unbounded recursion or an ever-growing list
+    behind a condition. Such phrases and helpers recur, and another kind of verifier can count them.
 
     Args:
-        allow: Module names added to the default list (see `modules.DEFAULT`), with all their
-            members, and names of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``,
-            ``"data"``, ...), restricted to what a solution needs.
-        imports: Names that replace the default list.
-        on_decoration: ``"report"`` as above, or ``"reject"`` each such helper: short for the
-            severity of ``operator_helper``.
-        require: Reject completions without code.
-        reach: Tasks ask for programs of any kind: scripts, clients, servers, parts of something
-            larger. They may import any well-known module (`modules.well_known`) and use its
-            members. Still rejected: teaching a little-known library, hiding code, and endless
-            loops that wait for nothing.
-        max_chars: Longer code in tags and fences rejects as OVERLONG, which bounds time and memory;
-            bare lines beyond it are only searched for imports, as prose may look like code. A
-            completion of more than 500,000 characters (`MAX_TEXT`), or of more than twice
-            ``max_chars`` if that is larger, rejects as OVERLONG before any search.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        allow: Names of modules added to the default list (see `modules.DEFAULT`) with all their
+            members, or of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``,
+            ``"data"``, ...), whose members stay restricted to what a solution needs.
+        imports: Names of modules or sets of modules that replace the default list.
+        on_decoration: What to do with a helper that only re-implements an operator: ``"report"`` or
+            ``"reject"``. Short for the severity of ``operator_helper``.
+        require: Whether to reject completions without code.
+        reach: Whether tasks ask for programs of any kind: scripts, clients, servers, parts of
+            something larger. Programs may then import any well-known module (`modules.well_known`)
+            and use its members. Teaching a little-known library, hiding code, and endless loops
+            that wait for nothing are still rejected.
+        max_chars: Maximum number of characters of code in tags and fences. More is rejected as
+            OVERLONG, which bounds time and memory; bare lines beyond the limit are only searched
+            for imports, as prose may look like code. A completion of more than 500,000 characters
+            (`MAX_TEXT`), or of more than twice ``max_chars`` if that is larger, is rejected as
+            OVERLONG before any search.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.
@@ -111,7 +112,7 @@ class CodeVerifier(RuleVerifier):
         "unlisted_import": REJECT,
         # Deep nesting must not be a way to avoid being read.
         "nested_too_deeply": REJECT,
-        # Honest beginners write it, and honest answers show other languages.
+        # Honest beginners write such helpers, and honest answers show other languages.
         "operator_helper": REPORT,
         "unread_language": REPORT,
     }
@@ -176,7 +177,7 @@ class CodeVerifier(RuleVerifier):
     def _notes(
         self, blocks: Sequence[Block], question: PromptContext, modules: Modules
     ) -> list[Note]:
-        """The notes of all blocks, with spans in the completion."""
+        """Return the notes on all blocks, with spans in the completion."""
         notes: list[Note] = []
         readings: list[tuple[Block, Source, Parsed, Program]] = []
         room = self.max_chars
@@ -243,13 +244,13 @@ class CodeVerifier(RuleVerifier):
         return reject(self.name, Cause.MALFORMED if deep else Cause.JUDGED, findings=findings)
 
     def _rank(self, kind: str) -> tuple[bool, bool]:
-        """Sort key: deciding kinds come first, so that others cannot push them over the limit."""
+        """Return a kind's sort key: deciding kinds come first, so the limit cuts off others."""
         severity = self.severities[kind]
         return severity is not Severity.REJECT, severity is not Severity.COUNT
 
 
 def _checked(view: View) -> list[Note]:
-    """All notes on one program, with spans in its block."""
+    """Return all notes on one program, with spans in the program's block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
     notes += check_evaluated(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
@@ -257,8 +258,10 @@ def _checked(view: View) -> list[Note]:
 
 
 def _examples(view: View) -> list[Note]:
-    """Notes on docstring examples that the program runs. Their positions in the block are lost,
-    so all get the block's first character."""
+    """Return notes on docstring examples that the program runs.
+
+    The positions of the examples are lost, so every note points to the block's first character.
+    """
     text = examples(view.program)
     if text is None:
         return []
@@ -278,7 +281,7 @@ def _examples(view: View) -> list[Note]:
 
 
 def _only_shows(program: Program) -> bool:
-    """Whether it has only values, like program output: ``sin(a*t)/a``."""
+    """Whether a program has only values, like the output of a program: ``sin(a*t)/a``."""
     return all(
         isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", 0), "id", "") != "print"
         for node in program.tree.body

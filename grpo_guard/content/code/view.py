@@ -1,4 +1,4 @@
-"""One program with everything that its checks need."""
+"""`View`: one program, with everything that the checks need."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class View:
     """The input of a check.
 
     Args:
-        program: The result of `read`.
-        source: The text that it was read from.
-        shift: Number of lines that were put before the text.
-        modules: What may be imported.
+        program: The program, as returned by `read`.
+        source: The text from which the program was read.
+        shift: Number of lines that were put before the text to make it parse.
+        modules: The modules that may be imported.
         asked: The question, in lower case.
         names: Names that other blocks and the question define.
-        theirs: Subset of ``names`` that other blocks define, not import.
+        theirs: Subset of ``names`` that other blocks define rather than import.
         defined: Functions and classes that the question defines.
-        strict: Whether it is more than the output of a program (``sin(a*t)/a``).
+        strict: Whether the block is more than the output of a program (``sin(a*t)/a``).
     """
 
     program: Program
@@ -44,7 +44,7 @@ class View:
         return Note(kind, message, *self.source.span(node, self.shift))
 
     def inside(self, parsed: Parsed, source: Source) -> View | None:
-        """The view of a program in a string that this one runs; None if it did not parse."""
+        """Return the view of a program that this one runs from a string; None if unparsable."""
         if parsed.tree is None:
             return None
         inner = read(parsed.tree)

@@ -1,7 +1,7 @@
 """Find programs that follow something else on their line: in a JSON string, a tag, a label, a diff.
 
-Such a program begins a line when it is run, so it has to begin a line here, too. All functions keep
-the length of the text, so that spans refer to the completion.
+Such a program begins a line when it is run, so it must begin a line here too. All functions
+preserve the length of the text, so that spans refer to the completion.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from grpo_guard.content.code.block import MAX_BLOCKS, UNNAMED, Block, reads_like_python
 from grpo_guard.content.json_text import Span
 
-# A single line is a sentence or a search as often as a program, except under one of these keys.
+# A single line is as often a sentence or a search as a program, except under one of these keys.
 _KEYED: Final = re.compile(
     r'"\s*+(?:code|source|source_code|script|python|python_code|program|cell|snippet)\s*+"\s*+:'
     r'[\s\[]*+"\Z'
 )
-# Between two lines of a cell in a notebook.
+# What separates two lines of a notebook cell.
 _SEAM: Final = re.compile(r'\n"\s{0,80}+,\s{0,80}+"')
 _FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)", re.M)
-# No Python: statements that end in a semicolon or a brace, and declarations.
+# Not Python: statements that end in a semicolon or a brace, and declarations.
 _OTHER: Final = re.compile(
     r"[;{][ \t]*+$|^[ \t]*+(?:#include|<\?php|(?:export|const|let|var|val|func|fun|fn|pub|public"
     r"|private|namespace|using|struct|module|object|package|interface|impl|use|echo|proc|theorem|lemma"
@@ -29,7 +29,7 @@ _OTHER: Final = re.compile(
     r"|import[ \t]++(?:type|static|qualified)\b|import\b[^\r\n]{1,200}\bfrom[ \t]++['\"])",
     re.M,
 )
-# An import may follow directly: a tag, the label of a call, the prompt of a notebook.
+# What an import may follow directly: a tag, the label of a call, the prompt of a notebook.
 _LEAD: Final = re.compile(
     r"(?:<[^<>\n]{1,60}(>)|^[ \t*]{0,8}+(?:Action(?: Input)?|(?:Tool )?Input|Code|Arguments"
     r"|In \[\d{1,4}\])[ \t*]{0,4}+(:))(?=[ \t]{0,8}+(?:import[ \t]|from[ \t]"
@@ -46,9 +46,9 @@ _MARK: Final = re.compile(r"^(?:[+ ](?!\+\+[ ])|-|\+|@|diff |index |\\)", re.M)
 
 
 def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
-    """The programs among the strings in a completion's JSON.
+    """Return the programs among the JSON strings of a completion.
 
-    The last block has the rest of the text if there are too many.
+    If there are too many programs, the last block holds the rest of the text.
     """
     blocks: list[Block] = []
     for start, end in _joined(text, strings):
@@ -56,7 +56,7 @@ def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
             return [*blocks, Block(text[start:], start, False, bare=True)]
         piece = _as_lines(text[start:end])
         fence = _FENCE.search(piece)
-        # What is in a fence is found as such.
+        # Fenced code is found separately.
         piece = piece[: fence.start()] if fence else piece
         score = 0
         for line in piece.splitlines():
@@ -71,7 +71,7 @@ def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
 
 
 def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
-    """Join the strings of one list, if each ends with a line break: they are one notebook cell."""
+    """Join the strings of one list that end with line breaks, since these form a notebook cell."""
     spans: list[Span] = []
     for start, end in strings:
         if spans and _SEAM.fullmatch(text, spans[-1][1] - 1, start):
@@ -82,15 +82,15 @@ def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
 
 
 def _as_lines(piece: str) -> str:
-    """The lines of a notebook cell; quotes and commas between them become blanks."""
+    """Return the lines of a notebook cell; quotes and commas between them become blanks."""
     return _SEAM.sub(lambda seam: " " * (len(seam[0]) - 1) + "\n", piece)
 
 
 def unwrapped(text: str) -> str:
-    """The text with each embedded program at the start of a line, and with diffs as their new
-    version.
+    """Return the text with embedded programs at line starts, and with diffs as their new version.
 
-    What an import follows directly (a tag, a label) is ended by a line break."""
+    A tag or label that an import follows directly is ended by a line break.
+    """
     if "import" in text or "exec" in text:
         text = _LEAD.sub(lambda lead: lead[0][:-1] + "\n", text)
         text = _TAIL.sub("\n", text) if "</" in text else text
@@ -111,13 +111,16 @@ def _is_python(name: str, lines: str) -> bool:
 
 
 def _new(lines: str) -> str:
-    """The new version of a diff's lines. A line break replaces the mark of each line that is kept,
-    and a comment sign the marks of the others."""
+    """Return the new version of a diff's lines.
+
+    A line break replaces the mark of each line that is kept, and a comment sign replaces the marks
+    of all other lines.
+    """
     return _MARK.sub(lambda m: ("\n" if m[0] in ("+", " ") else "#").ljust(len(m[0])), lines)
 
 
 def plain_diff(source: str) -> str:
-    """The new version of the Python files in a fenced diff."""
+    """Return a fenced diff with its Python files as their new version."""
     edges = [m.start() for m in _HEADER.finditer(source)]
     pieces = []
     for start, end in zip([0, *edges], [*edges, len(source)], strict=True):
