@@ -60,14 +60,12 @@ class Answer:
 
 
 def after_thought(text: str) -> int:
-    """Return the offset at which the reasoning part ends, or 0 if there is none. Answers before it
-    are drafts."""
+    """Return where the reasoning part ends, or 0 if there is none; answers before it are drafts."""
     return max((match.end() for match in _THOUGHT_END.finditer(text)), default=0)
 
 
 def tagged(text: str) -> Iterator[Answer]:
-    """Yield answers in ``<answer>`` tags in order, skipping drafts in the reasoning. Linear
-    time."""
+    """Yield answers in ``<answer>`` tags in order, without drafts in the reasoning. Linear time."""
     if _TAG_CLOSE.search(text) is None:
         return
     thought = after_thought(text)
@@ -86,7 +84,7 @@ def tagged(text: str) -> Iterator[Answer]:
 
 
 def boxed(text: str) -> Iterator[Answer]:
-    r"""Yield answers in ``\boxed{}`` in order, skipping drafts in the reasoning. Linear time."""
+    r"""Yield answers in ``\boxed{}`` in order, without drafts in the reasoning. Linear time."""
     thought = after_thought(text)
     thought = thought if text.find("\\boxed", thought) >= 0 else 0
     # One pass over all braces: a box may hide among any number of unclosed braces. A box longer
@@ -106,7 +104,7 @@ def boxed(text: str) -> Iterator[Answer]:
 
 
 def hashed(text: str) -> Iterator[Answer]:
-    """Yield numbers after GSM8K's ``####`` in order, skipping Markdown headings. Linear time."""
+    """Yield numbers after GSM8K's ``####`` in order, without Markdown headings. Linear time."""
     found = _HASHED.search(text)
     if found is None:
         return

@@ -17,8 +17,8 @@ FEW: Final = 8
 """Maximum number of marks at the end of a text that go unreported."""
 MOST: Final = 512
 """Maximum number of marks at the end of a text that are excused. If a batch is padded to its
-longest answer, each shorter answer ends with one mark per missing token: published answers have up
-to 147."""
+longest answer, shorter answers end with one mark per missing token: published answers have up to
+147."""
 _TAIL: Final = 64 * MOST
 """Number of characters at the end of a text that are searched for marks, which bounds the time."""
 _MARKS: Final = (
@@ -48,8 +48,7 @@ def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
 
 
 def _ending(text: str) -> tuple[int, int]:
-    """Return the offset at which the last `MOST` marks at the end of a text begin, and their
-    number."""
+    """Return where the last `MOST` marks at the end of a text begin, and how many there are."""
     tail, count = text[-_TAIL:], 0
     rest = tail
     while count < MOST:

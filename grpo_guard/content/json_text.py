@@ -113,8 +113,7 @@ _FIELDS: Final = fields(Completion)
 
 
 def _long_runs(decoded: str, pad: str, offset: int) -> Iterator[Span]:
-    """Yield the spans of padding of at least `LONG_PADDING` characters, as offsets in the
-    completion."""
+    """Yield spans, in the completion, of padding of at least `LONG_PADDING` characters."""
     if pad != " " and pad * LONG_PADDING in decoded:
         for run in re.finditer(f"{pad}{{{LONG_PADDING},}}+", decoded):
             yield offset + run.start(), offset + run.end()
@@ -222,8 +221,7 @@ def _programs(text: str) -> list[int]:
 
 
 def _closed(text: str, at: int) -> int:
-    """Return where the object that begins at ``at`` ends, or the end of the text if it is not
-    closed."""
+    """Return the end of the object that begins at ``at``, or of the text if it is never closed."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         if token[0] in "[{":

@@ -177,8 +177,8 @@ class RuleVerifier(CompletionVerifier):
             self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
 
     def overlong(self, text: str, limit: int | None) -> Verdict | None:
-        """Return a rejection if a text is longer than ``limit`` characters, as its author chose;
-        else None."""
+        """Return a rejection if the text exceeds ``limit`` characters, which is its author's
+        choice; else None."""
         if limit is None or len(text) <= limit:
             return None
         message = f"{len(text)} characters; at most {limit} are read"

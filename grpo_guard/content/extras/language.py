@@ -99,8 +99,8 @@ class LanguageVerifier(LibraryRule):
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
-        """Return a function from words to (code, probability) pairs, the most likely language
-        first."""
+        """Return a function that maps words to the (code, probability) of every language, the most
+        likely language first."""
         known = _codes()
         codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)

@@ -23,8 +23,7 @@ RECOGNISERS: Final[Mapping[str, str]] = {
     "PHONE_NUMBER": "PhoneRecognizer",
     "URL": "UrlRecognizer",
 }
-"""Kinds of personal data that are found without a language model, each with presidio's
-recogniser."""
+"""Kinds of personal data that need no language model, each with presidio's recogniser."""
 QUIET: Final = ("EMAIL_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "CRYPTO", "MAC_ADDRESS", "US_SSN")
 """The default kinds, which honest answers hardly ever contain. presidio takes ``1.1256 - 3.4264``
 for a phone number and ``quotient.degree`` for a URL."""

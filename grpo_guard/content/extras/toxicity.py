@@ -87,8 +87,7 @@ class ToxicityVerifier(LibraryRule):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Return the findings of each completion, strongest first; pieces of all texts share
-        forward passes."""
+        """Return each completion's findings, strongest first; the texts share forward passes."""
         found: list[list[Finding]] = loaded.classify(
             [without_surrogates(c.text) for c in completions]
         )
@@ -145,8 +144,7 @@ class _Classifier:
         ]
 
     def _pieces(self, i: int, text: str) -> Iterator[tuple[int, tuple[int, int], list[int]]]:
-        """Yield (index, span in the text, token ids) of pieces of a text that fit the model's
-        window."""
+        """Yield (index, span in the text, token ids) of pieces that fit the model's window."""
         encoded = self.tokenizer(
             text,
             truncation=True,

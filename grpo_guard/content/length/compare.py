@@ -135,8 +135,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Group the members by node. Anonymous ones are left out, since they might all have one
-    sender."""
+    """Group members by node, without anonymous ones, which might all have the same sender."""
     found = defaultdict[str, list[Member]](list)
     for member in members:
         if member.node is not None:
