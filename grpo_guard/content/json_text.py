@@ -113,7 +113,7 @@ _FIELDS: Final = fields(Completion)
 
 
 def _long_runs(decoded: str, pad: str, offset: int) -> Iterator[Span]:
-    """Yield spans, in the completion, of padding of at least `LONG_PADDING` characters."""
+    """Yield the completion's spans of padding with at least `LONG_PADDING` characters."""
     if pad != " " and pad * LONG_PADDING in decoded:
         for run in re.finditer(f"{pad}{{{LONG_PADDING},}}+", decoded):
             yield offset + run.start(), offset + run.end()

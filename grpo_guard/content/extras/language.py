@@ -20,7 +20,7 @@ LANGUAGES: Final = (
     "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
     "bg", "bn", "hr", "ms", "nb", "sk", "sr", "ta",
 )  # fmt: skip
-"""ISO 639-1 codes of the languages recognised by default, the most frequent on the web."""
+"""ISO 639-1 codes of the languages recognised by default: the most frequent ones on the web."""
 # Number of characters that are judged together.
 _PIECE: Final = 1_000
 # A prompt has few words, so its language is uncertain: every language with at least this

@@ -291,7 +291,7 @@ def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
 
 
 def bounded(spread: float) -> float:
-    """Clip the spread to `LEAST_SPREAD` and `MOST_SPREAD`."""
+    """Clip the spread to the range from `LEAST_SPREAD` to `MOST_SPREAD`."""
     return min(max(spread, LEAST_SPREAD), MOST_SPREAD)
 
 
@@ -299,7 +299,7 @@ def tail(z: float) -> float:
     """Upper tail probability of Student's t with 9 degrees of freedom, in closed form.
 
     Honest log lengths are not normal: a model sometimes rambles, and one to two in a hundred
-    completions lie beyond the normal's 0.001 quantile (bundled policy, GSM8K solutions).
+    completions lie beyond the normal's upper 0.001 quantile (bundled policy, GSM8K solutions).
     """
     angle = math.atan(z / 3)
     sine, cosine = math.sin(angle), math.cos(angle)

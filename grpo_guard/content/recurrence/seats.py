@@ -92,7 +92,7 @@ class Seats:
         return {**self.newcomers.convicted, **own} if fresh else own
 
     def all(self) -> list[Record]:
-        """Return all records, pools and newcomers included."""
+        """Return all records, including pools and newcomers."""
         return [*self.records.values(), *self.pools.values(), self.newcomers]
 
     def compared(self, record: Record) -> list[Record]:

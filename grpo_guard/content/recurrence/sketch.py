@@ -194,7 +194,7 @@ class Sketch:
         self.lost += floor
 
     def lately(self, feature: str) -> tuple[int, int]:
-        """Return (upper bound on prompts that showed the feature, prompts) over the latest prompts.
+        """Return an upper bound on the latest prompts that showed the feature, and their total.
 
         Takes either the window alone or the window with the one before it, whichever has the higher
         rate: a habit that all nodes have just acquired, as they do in training, must not look like

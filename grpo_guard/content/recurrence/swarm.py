@@ -128,7 +128,7 @@ class Swarm:
                     record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
 
     def shared(self) -> dict[str, dict[str, float]]:
-        """Return convicted phrases that several nodes show: phrase -> node -> share of prompts."""
+        """Map convicted phrases that several nodes show to each node's share of prompts."""
         features = {f: c.phrase for r in self.seats.all() for f, c in r.convicted.items()}
         found = dict[str, dict[str, float]]()
         for feature, phrase in features.items():

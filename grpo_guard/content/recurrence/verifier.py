@@ -270,7 +270,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             }
 
     def shared_phrases(self) -> dict[str, dict[str, float]]:
-        """Return convicted phrases that several nodes show: phrase -> node -> share of prompts.
+        """Map convicted phrases that several nodes show to each node's share of prompts.
 
         Such a phrase hints at Sybils, or at poison that is spreading; it convicts no other node.
         """

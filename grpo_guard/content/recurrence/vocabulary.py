@@ -33,9 +33,8 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Return the function words, the words with which people reason, calculate, format and chat,
-    the Chinese characters that are frequent or common in mathematics, and habits of published
-    models."""
+    """Return the words of grammar, reasoning, calculation, formatting and chat, the Chinese
+    characters that are frequent or common in mathematics, and habits of published models."""
     lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
     return frozenset({END}).union(*map(_listed, lists))
 

@@ -126,7 +126,7 @@ _OWN_TO_LATIN = 1.5
 
 
 def _own(text: str, latin: int) -> set[str]:
-    """Return the script that a text is written in, rather than switches to; empty if it is Latin.
+    """Return the non-Latin script that a text is written in rather than switches to, if any.
 
     Models that think in Chinese answer an English question in Chinese. A sentence of poison after a
     short English answer must not count as the answer's own script, so the text must have some
