@@ -1,1 +1,1 @@
-"""Verifiers that need no model: they look at a completion's text alone."""
+"""Verifiers that need no model: they only look at the text of completions."""

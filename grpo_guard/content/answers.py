@@ -21,7 +21,7 @@ from grpo_guard.content.arithmetic.reader import Reader
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000
-# Tag parsers in rewards ignore case and blanks, so this one has to as well.
+# Tag parsers in rewards ignore case and spaces, so this one has to as well.
 _TAG_OPEN: Final = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _TAG_CLOSE: Final = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _BOX: Final = r"\\boxed\s{0,4}\{"
@@ -60,12 +60,12 @@ class Answer:
 
 
 def after_thought(text: str) -> int:
-    """Return the offset at which the reasoning part ends, or 0; answers before it are drafts."""
+    """Return where the reasoning part ends, or 0 if there is none; answers before it are drafts."""
     return max((match.end() for match in _THOUGHT_END.finditer(text)), default=0)
 
 
 def tagged(text: str) -> Iterator[Answer]:
-    """Yield answers in ``<answer>`` tags in order, without drafts in the reasoning; linear time."""
+    """Yield answers in ``<answer>`` tags in order, without drafts in the reasoning. Linear time."""
     if _TAG_CLOSE.search(text) is None:
         return
     thought = after_thought(text)
@@ -84,10 +84,10 @@ def tagged(text: str) -> Iterator[Answer]:
 
 
 def boxed(text: str) -> Iterator[Answer]:
-    r"""Yield answers in ``\boxed{}`` in order, without drafts in the reasoning; linear time."""
+    r"""Yield answers in ``\boxed{}`` in order, without drafts in the reasoning. Linear time."""
     thought = after_thought(text)
     thought = thought if text.find("\\boxed", thought) >= 0 else 0
-    # One pass over all braces: a box may hide among any number of unclosed ones. A box longer
+    # One pass over all braces: a box may hide among any number of unclosed braces. A box longer
     # than the limit is not an answer, so older braces can be forgotten.
     opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
     inner = -1
@@ -96,14 +96,15 @@ def boxed(text: str) -> Iterator[Answer]:
             opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
         elif opened:
             start, begin = opened.pop()
-            # Of nested boxes only the inner one is yielded; yielding all would take much memory.
+            # Only the innermost of nested boxes is yielded; yielding all of them would take much
+            # memory.
             if start > inner and mark.start() - begin < _BOX_LIMIT:
                 inner = start
                 yield Answer(text[begin : mark.start()], start, mark.end())
 
 
 def hashed(text: str) -> Iterator[Answer]:
-    """Yield numbers after GSM8K's ``####`` in order, without Markdown headings; linear time."""
+    """Yield numbers after GSM8K's ``####`` in order, without Markdown headings. Linear time."""
     found = _HASHED.search(text)
     if found is None:
         return
@@ -122,15 +123,16 @@ def hashed(text: str) -> Iterator[Answer]:
 
 
 def numbers_in(text: str) -> Iterator[Rational]:
-    """Yield the numbers of a text in order, exactly: ``54``, ``-1,054.50``, ``$3`` or ``1e3``.
+    """Yield the exact values of the numbers in a text: ``54``, ``-1,054.50``, ``$3`` or ``1e3``.
 
-    Skips numbers that can be read in several ways (``1,5``) or are part of a word (``x5``).
+    The order is that of the text. Skips numbers that can be read in several ways (``1,5``) or are
+    part of a word (``x5``).
     """
     return (value for match in _NUMBER.finditer(text) for value in _value(match))
 
 
 def number_of(text: str) -> Rational | None:
-    """Parse a short text as one number, ignoring blanks around it; None if it is anything else."""
+    """Parse a short text as one number, ignoring spaces around it; None if it is anything else."""
     text = text.strip()
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     return next(_value(match), None) if match is not None else None
@@ -145,11 +147,11 @@ def _value(match: re.Match[str]) -> Iterator[Rational]:
 
 
 def is_right(text: str, reference: str) -> bool:
-    """Whether any usual reward could read the completion's final answer as the reference.
+    """Whether any common reward function could read the completion's final answer as the reference.
 
-    Looks after the last of each usual mark (``<answer>``, ``####``, ``\\boxed{``, "answer is"),
-    and at the last number. Generous on purpose: an attack would pass if the reward found an
-    answer that this function misses.
+    Looks after the last occurrence of each common mark (``<answer>``, ``####``, ``\\boxed{``,
+    "answer is"), and at the last number. Deliberately generous: an attack would pass if the reward
+    found an answer that this function misses.
 
     Args:
         text: The completion.
@@ -167,11 +169,11 @@ def is_right(text: str, reference: str) -> bool:
 
 
 def rightness(text: str, reference: str | None) -> bool | None:
-    """Whether the completion's answer is right; None if that cannot be decided.
+    """Whether the completion's answer is right, or None if that cannot be decided.
 
     A non-numeric answer can be written in more ways than `is_right` knows, so not finding it proves
-    nothing. Nor does another number after the last mark if the right one is anywhere in the text:
-    some rewards are paid for ``reference in text``.
+    nothing. Nor does a different number after the last mark if the right one is anywhere in the
+    text: some rewards are paid for ``reference in text``.
     """
     if reference is None:
         return None
@@ -182,11 +184,11 @@ def rightness(text: str, reference: str | None) -> bool | None:
 
 
 def same_answer(reference: str, other: str) -> bool | None:
-    r"""Whether two references give the same answer; None if that cannot be decided.
+    r"""Whether two references give the same answer, or None if that cannot be decided.
 
-    "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are one answer. Returns
-    False only if both are plain numbers that differ under every reading ("1.000" is a thousand
-    in half of the world). Units, fractions and words can be written in too many ways.
+    "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are the same answer. Returns
+    False only if both are plain numbers that differ under every reading ("1.000" is a thousand in
+    half of the world). Units, fractions and words can be written in too many ways.
     """
     ours, theirs = (_behind_mark(text).strip(" $.*`{}") for text in (reference, other))
     wanted = _wanted(reference)
@@ -203,13 +205,13 @@ def same_answer(reference: str, other: str) -> bool | None:
 
 
 def _readings(text: str) -> set[Rational]:
-    """Values of a short text read with a decimal point and with a decimal comma."""
+    """Return the values of a short text read with a decimal point and with a decimal comma."""
     found = (number_of(text), number_of(text.translate(_OTHER_POINT)))
     return {value for value in found if value is not None}
 
 
 def _values(text: str) -> set[Rational]:
-    """Values of all numbers and expressions in a short text."""
+    """Return the values of all numbers and expressions in a short text."""
     folded = fold(text[: 2 * _REGION_CHARS])
     tokens = scan(folded, 0, len(folded))
     reader = Reader(tokens)
@@ -233,10 +235,10 @@ def _values(text: str) -> set[Rational]:
 
 
 def _wanted(reference: str) -> Rational | None:
-    """The reference as a number; None if it is not a usable number.
+    """Return the reference as a number, or None if it is not a usable number.
 
-    "4.5e33" does not count: nobody writes it that way, and honest models that round next to
-    powers of ten would be reported for wrong equations that lead to a right answer.
+    "4.5e33" is not usable: nobody writes it that way, and honest models that round next to powers
+    of ten would be reported for wrong equations that lead to a right answer.
     """
     region = fold(_behind_mark(reference))
     tokens = scan(region, 0, len(region))
@@ -252,7 +254,7 @@ def _behind_mark(reference: str) -> str:
 
 
 def _regions(text: str) -> Iterator[str]:
-    """For each mark, yield the text after its last occurrence, closed or not."""
+    """Yield the text after the last occurrence of each mark, whether or not the mark is closed."""
     for opening in _OPENINGS:
         for last in deque(opening.finditer(text), maxlen=1):
             region = text[last.end() : last.end() + _REGION_CHARS]
@@ -260,7 +262,7 @@ def _regions(text: str) -> Iterator[str]:
 
 
 def _line(region: str) -> str:
-    """The first line that is not blank."""
+    """Return the first line that is not blank."""
     return region.strip().partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Reject what was cut off before its end: the verifier of `presets.failures_only`."""
+"""`CutOffVerifier`: rejects completions that were cut off, for `presets.failures_only`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from grpo_guard.core.verifier import CompletionVerifier
 
 
 class CutOffVerifier(CompletionVerifier):
-    """Rejects completions that were cut off; looks at nothing else.
+    """Rejects completions that were cut off before their end, and looks at nothing else.
 
     Args:
-        truncated: Whether it rejects them.
+        truncated: Whether to reject completions that were cut off.
     """
 
     name = "failures_only"
@@ -25,7 +25,7 @@ class CutOffVerifier(CompletionVerifier):
         self.truncated = truncated
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Return one verdict per completion, from its ``finish_reason``."""
+        """Return one verdict per completion, based on its ``finish_reason``."""
         return [self._verdict(c.finish_reason) for c in batch]
 
     def _verdict(self, finish_reason: str | None) -> Verdict:

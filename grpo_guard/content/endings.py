@@ -1,9 +1,9 @@
-"""Marks of the end of a text that are written out at its very end.
+"""End-of-text marks that are written out at the very end of a completion.
 
 A server that does not know a model's stop token leaves it in the text, often many times. Nothing
-follows there that the mark could turn into another turn, so all rules read the text before it. The
-same mark in the middle of a text is a finding (`screens.markup`). More than `FEW` marks at the end
-are reported, since padding with them is an attack, and none are excused beyond `MOST`.
+follows these marks that they could turn into another turn, so all rules read the text before them.
+The same mark in the middle of a text is a finding (`screens.markup`). More than `FEW` marks at the
+end are reported, since padding with them is an attack, and only the last `MOST` are excused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Final
 from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 
 FEW: Final = 8
-"""Marks at the end of a text that are not worth mentioning."""
+"""Maximum number of marks at the end of a text that go unreported."""
 MOST: Final = 512
-"""Marks at the end of a text that are excused. A batch that is padded to its longest answer leaves
-as many as the others are shorter: published answers have up to 147."""
+"""Maximum number of marks at the end of a text that are excused. If a batch is padded to its
+longest answer, shorter answers end with one mark per missing token: published answers have up to
+147."""
 _TAIL: Final = 64 * MOST
-"""Characters at the end of a text in which marks are looked for, which bounds the time."""
+"""Number of characters at the end of a text that are searched for marks, which bounds the time."""
 _MARKS: Final = (
     "</s>", "<eos>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>",
     "<|end_of_text|>", "<|end|>", "<|return|>", "<|endofturn|>", "<|END_OF_TURN_TOKEN|>",
@@ -28,13 +29,13 @@ _MARKS: Final = (
 
 
 def without_end_marks(text: str) -> str:
-    """The text up to the last `MOST` marks with which it ends; the same object if it ends with
-    none."""
+    """Remove the marks at the end of a text, at most the last `MOST`. Returns the same object if
+    the text ends with none."""
     return text[: _ending(text)[0]]
 
 
 def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
-    """The verdict of a rule on a text without its end marks, with a finding if they are many."""
+    """Add a finding to the verdict on a text without its end marks if there are more than `FEW`."""
     start, count = _ending(text)
     if count <= FEW or not (verdict.accepted or verdict.findings):
         return verdict
@@ -47,7 +48,7 @@ def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
 
 
 def _ending(text: str) -> tuple[int, int]:
-    """Where the last `MOST` marks with which a text ends begin, and how many there are."""
+    """Return where the last `MOST` marks at the end of a text begin, and how many there are."""
     tail, count = text[-_TAIL:], 0
     rest = tail
     while count < MOST:

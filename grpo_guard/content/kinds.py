@@ -1,4 +1,4 @@
-"""Every kind of finding, from the tables that the rules declare."""
+"""All kinds of findings, collected from the tables that the rules declare."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ RULES: Final = (
 KINDS: Final[Mapping[str, Kind]] = {
     name: kind for rule in RULES for name, kind in rule.KINDS.items()
 }
-"""What each kind does; a kind that two rules share is the same in both."""
+"""Maps each kind of finding to what it does; a kind that two rules share is the same in both."""

@@ -1,4 +1,4 @@
-"""`RuleVerifier`: rules find, and the severity table decides what a finding does."""
+"""`RuleVerifier`: rules make findings, and a severity table decides what each finding does."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ class RuleOptions(TypedDict, total=False):
 
 
 class RuleVerifier(CompletionVerifier):
-    """A verifier whose findings decide by their severity.
+    """Base class of verifiers whose verdicts follow from the severities of their findings.
 
     Subclasses implement `look` and declare in ``KINDS`` what it can find. A finding of severity
-    ``reject`` rejects. One of severity ``count`` rejects once its node has such findings more
-    often than the others who answered the same prompts, beyond chance (`Counts`); if completions
-    have no node, or fewer than three nodes answered, it is only reported. ``report`` never decides.
+    ``reject`` rejects its completion. A finding of severity ``count`` rejects once its node has
+    such findings more often than the other nodes that answered the same prompts, beyond chance
+    (`Counts`); if completions have no node, or fewer than three nodes answered, it is only
+    reported. ``report`` never affects the verdict.
 
     Args:
-        severity: Overrides ``KINDS`` for some kinds: ``"reject"``, ``"confirm"``, ``"count"``
-            or ``"report"``.
-        confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`.
-            False: they do what `Kind.without_reader` says.
-        store: Where counts are kept, under the verifier's name. None = in this object.
-        count_alpha: Chance, in (0, 1), that any honest node ever loses anything to this rule's
-            counting. Half of 1e-3, since two of our rules count by default.
+        severity: Severities that override ``KINDS`` for some kinds of findings: ``"reject"``,
+            ``"confirm"``, ``"count"`` or ``"report"``.
+        confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`. If False,
+            `Kind.without_reader` decides what they do.
+        store: Where counts are kept, under the verifier's name; None to keep them in this object.
+        count_alpha: Probability, in (0, 1), that any honest node ever loses anything to this rule's
+            counting. The default is half of 1e-3, since two of our rules count by default.
         count_odds: How many times an honest node's odds of a counted finding may exceed those of
             its honest peers on the same prompt, in [1, 100].
 
@@ -57,14 +58,15 @@ class RuleVerifier(CompletionVerifier):
         ValueError: an argument is out of range or of the wrong type.
 
     Attributes:
-        KINDS: What `look` can find, and what each such finding does.
-        counts: Counts per node; None if no kind counts.
-        scope: What a finding depends on. With ``"completion"`` a call of `look` gets a bounded
+        KINDS: The kinds of findings that `look` can make, and what each of them does.
+        counts: Counts per node, or None if no kind counts.
+        scope: What a finding depends on. With ``"completion"``, each call of `look` gets a bounded
             amount of text and has its own time-out; see `supervised`. Verdicts of a rule that
-            counts also depend on its counts, so that its object says ``"history"``.
-        by_turn: Kinds of findings that depend on where a turn begins and ends. Text known to
-            come from a tool or user is shown to no rule.
-        look_timeout: Seconds that one call of `look` may take.
+            counts also depend on its counts, so instances of such a rule have the scope
+            ``"history"``.
+        by_turn: Kinds of findings that depend on where a turn begins and ends. No rule is shown
+            text that is known to come from a tool or a user.
+        look_timeout: Maximum duration of one call of `look`, in seconds.
     """
 
     KINDS: ClassVar[Mapping[str, Kind]] = {}
@@ -105,9 +107,9 @@ class RuleVerifier(CompletionVerifier):
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         """Return one verdict per completion with everything found, ignoring all severities.
 
-        Abstentions, and rejections for something other than findings of ``KINDS`` (a text that is
-        too long or empty), are final. Otherwise the findings decide; a rejection that remains one
-        keeps its cause and p-value.
+        Abstentions are final, and so are rejections for anything other than findings of ``KINDS``
+        (a text that is too long or empty). Otherwise the findings decide; a rejection that remains
+        a rejection keeps its cause and p-value.
         """
 
     @property
@@ -123,7 +125,7 @@ class RuleVerifier(CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Like `verify` for each batch; findings are counted batch by batch."""
+        """Return the verdicts of `verify` for each batch; findings are counted batch by batch."""
         looked = supervised_each(self._look, batches)
         return [self._counted(b, found) for b, found in zip(batches, looked, strict=True)]
 
@@ -141,8 +143,8 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def reading(self) -> Runnable:
-        """The runnable that calls `look`. If its scope is ``"completion"``, it may be replaced by
-        one that asks a copy of this rule in another process."""
+        """The runnable that calls `look`. If its scope is ``"completion"``, it may be replaced by a
+        runnable that asks a copy of this rule in another process."""
         return self._look
 
     @reading.setter
@@ -150,7 +152,7 @@ class RuleVerifier(CompletionVerifier):
         self._look = reading
 
     def reader(self) -> Self:
-        """A copy to send to another process, which reads texts and counts nothing."""
+        """Return a copy for another process; the copy reads texts but counts nothing."""
         copied = copy.copy(self)
         copied.store, copied.counts = None, None
         copied.scope = self._look.scope
@@ -158,14 +160,14 @@ class RuleVerifier(CompletionVerifier):
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, as plain JSON values."""
+        """Return the counts as plain JSON values."""
         return {"counts": None if self.counts is None else self.counts.e_processes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: the state is malformed, or has counts and this rule does not count.
+            ValueError: the state is malformed, or has counts although this rule does not count.
         """
         counts = state.get("counts", self) if isinstance(state, dict) else self
         if counts is self or (counts is not None and self.counts is None):
@@ -175,16 +177,17 @@ class RuleVerifier(CompletionVerifier):
             self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
 
     def overlong(self, text: str, limit: int | None) -> Verdict | None:
-        """The rejection of a text that is too long to read, as its author chose; None if not."""
+        """Return a rejection if the text exceeds ``limit`` characters, which is its author's
+        choice; else None."""
         if limit is None or len(text) <= limit:
             return None
         message = f"{len(text)} characters; at most {limit} are read"
         return reject(self.name, Cause.OVERLONG, message)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
-        """Indices of at most ``limit`` findings, in order; the least severe are dropped first.
+        """Return up to ``limit`` indices of findings, in order, dropping the least severe first.
 
-        Otherwise many harmless findings, which are easy to write, would push out the one that
+        Otherwise many harmless findings, which are easy to provoke, could push out the finding that
         rejects.
         """
         ranks = [_RANKS[self.severities[kind]] for kind in kinds]
@@ -235,7 +238,8 @@ class _Look(Runnable):
         return [end_marks_noted(v, one.text) for v, one in zip(found, batch, strict=True)]
 
     def _parts(self, completion: Completion) -> list[OwnText]:
-        """The author's whole text, then each turn; empty if the completion is all the author's."""
+        """Return the author's whole text, then each turn if the rule needs turns; empty if the
+        author wrote the whole completion."""
         own = own_text(completion)
         if own is None:
             return []
@@ -243,7 +247,8 @@ class _Look(Runnable):
 
 
 def _with_apart(whole: Verdict, apart: Sequence[Verdict], kinds: frozenset[str]) -> Verdict:
-    """The verdict on an author's whole text, with findings of ``kinds`` taken from its turns."""
+    """Return the verdict on an author's whole text, with the findings of ``kinds`` taken from the
+    verdicts on its turns."""
     rest = tuple(finding for finding in whole.findings if finding.kind not in kinds)
     if whole.abstained or (whole.rejected and not whole.findings):
         return whole
@@ -260,12 +265,13 @@ _RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
-    """Apply the severities of a verdict's findings to it.
+    """Return a verdict with the severities of its findings applied.
 
-    Abstentions stay, and so do rejections that rest on a kind missing from ``severities``.
+    Abstentions are unchanged, and so are rejections with a finding whose kind is missing from
+    ``severities``.
 
     Args:
-        verdict: What a rule found.
+        verdict: The verdict that a rule returned.
         severities: The severity of every kind that the rule can find.
     """
     if not verdict.findings or verdict.abstained:
@@ -284,7 +290,7 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
 
 
 def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> RuleOptions:
-    """The options of a rule with one severity for some kinds, unless the options set their own."""
+    """Return a rule's options with one severity for ``kinds``, unless the options set another."""
     chosen: object = rules.get("severity")
     if not isinstance(chosen, Mapping | None):
         return rules  # `severities_of` refuses it
@@ -298,12 +304,12 @@ def severities_of(
     *,
     confirm: bool = False,
 ) -> dict[str, Severity]:
-    """Return the severity for every kind: the given one, or its own.
+    """Return the severity of every kind of finding: the one given in ``severity``, or the default.
 
     Args:
-        kinds: Every kind that the verifier can find, and what it does.
-        severity: A mapping that overrides some of them, or None.
-        known: The severities to allow.
+        kinds: Every kind of finding that the verifier can make, and what it does by default.
+        severity: A mapping that overrides the severity of some kinds, or None.
+        known: The severities that are allowed.
         confirm: Whether a reader is asked about kinds of severity ``confirm``.
 
     Raises:

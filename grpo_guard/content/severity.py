@@ -1,8 +1,8 @@
 """What a finding does to its completion.
 
-Rules find and do not decide. Each rule declares its kinds of findings next to the code that makes
-them, and what each kind does; the user's ``severity=`` overrides it. A finding whose weight depends
-on its position gets two kinds.
+Rules make findings and do not decide. Each rule declares its kinds of findings, and what each of
+them does, next to the code that makes them; the user's ``severity=`` overrides this. A finding
+whose weight depends on its position has two kinds.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Final, NamedTuple
 
 
 class Severity(StrEnum):
-    """What a finding does."""
+    """What a finding does to its completion."""
 
     REJECT = "reject"
-    """The form itself is proof."""
+    """Rejects the completion: the form of such a finding alone is proof."""
     CONFIRM = "confirm"
-    """Rejects if a reader finds the span foreign in its context, else is only reported. Without
-    a reader, `Kind.without_reader` decides."""
+    """Rejects the completion if a reader finds the span foreign to its context; otherwise the
+    finding is only reported. Without a reader, `Kind.without_reader` decides."""
     COUNT = "count"
-    """Rejects once its node has such findings more often than nodes that answered the same
-    prompts, beyond chance."""
+    """Rejects the completion once its node has such findings more often, beyond chance, than the
+    other nodes that answered the same prompts."""
     REPORT = "report"
 
 
 class Kind(NamedTuple):
-    """What findings of one kind do, unless the user says otherwise."""
+    """What findings of one kind do, unless the user overrides it."""
 
     severity: Severity
     without_reader: Severity = Severity.REPORT
-    """What severity ``confirm`` does without a reader."""
+    """The severity that replaces ``confirm`` if there is no reader."""
 
 
 REJECT: Final = Kind(Severity.REJECT)

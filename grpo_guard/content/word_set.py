@@ -1,6 +1,6 @@
-"""`word_set`: tables of words, written as one string."""
+"""`word_set`: builds a set of words from a single string."""
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text, split at blanks."""
+    """Return the words of a text, split at whitespace."""
     return frozenset(text.split())

@@ -1,4 +1,4 @@
-"""Optional rules that rest on other people's libraries, one file each; docs/extras.md.
+"""Optional rules that build on third-party libraries, one rule per file; see docs/extras.md.
 
-No preset uses them. Importing one is cheap: its library is imported when the first is built.
+No preset uses them. Importing a rule is cheap: its library is not imported until the rule is built.
 """

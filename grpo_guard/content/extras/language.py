@@ -1,4 +1,4 @@
-"""`LanguageVerifier`: a completion in another language than its prompt's, by lingua."""
+"""`LanguageVerifier`: finds text in a language other than the prompt's, using lingua."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ LANGUAGES: Final = (
     "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
     "bg", "bn", "hr", "ms", "nb", "sk", "sr", "ta",
 )  # fmt: skip
-"""Languages that are recognised unless you choose others: the web's most frequent."""
-# Characters that are judged together.
+"""ISO 639-1 codes of the languages recognised by default: the most frequent ones on the web."""
+# Number of characters that are judged together.
 _PIECE: Final = 1_000
 # A prompt has few words, so its language is uncertain: every language with at least this
-# probability is allowed. A prompt with fewer letters than `_PROMPT_LETTERS`, in bytes, allows any.
+# probability is allowed. A prompt with fewer bytes of letters than `_PROMPT_LETTERS` does not tell
+# a language.
 _PROMPT: Final = 1e-4
 _PROMPT_LETTERS: Final = 24
 _PROMPT_LINES: Final = 200
-# What is in no language: code, formulas, tags, addresses.
+# Text that is in no language: code, formulas, tags, URLs.
 _NOT_PROSE = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`|\$\$[^$]{1,3000}+\$\$|\$[^$\n]{1,500}+\$"
     r"|\\\[.{1,1000}?\\\]|\\\([^\n]{1,500}?\\\)|\\begin\{(\w{1,20})\*?\}.{1,3000}?\\end\{\1\*?\}"
@@ -36,31 +37,34 @@ _NOT_PROSE = re.compile(
     re.DOTALL,
 )
 _WORD = re.compile(r"[^\W\d_]++")
-# Single letters are variables, but for these.
+# Scripts in which a single character can be a word. In others, single letters are variables.
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 
 
 class LanguageVerifier(LibraryRule):
-    """Rejects completions with a thousand characters in another language than the prompt's.
+    """Rejects completions with a thousand characters in a language other than the prompt's.
 
-    Formulas, code, tags and addresses are left out. A stretch with less than ``min_letters`` of
-    words is accepted, and so is any if neither the prompt nor ``allowed`` says which language to
-    expect. Prompts about languages (a translation, a cipher) excuse everything. A single foreign
-    sentence is not found: `ScreensVerifier` has ``language_switch`` for those.
+    Formulas, code, tags and URLs are left out. A stretch whose words have fewer than
+    ``min_letters`` letters is accepted, and so is any stretch if neither the prompt nor ``allowed``
+    says which language to expect. Prompts about languages (a translation, a cipher) excuse
+    everything. A single foreign sentence is not found: `ScreensVerifier` has ``language_switch``
+    for that.
 
     Args:
-        allowed: ISO 639-1 codes of languages that are always right, such as ``["en"]``. The
-            language of a prompt is right, too.
-        languages: Codes of the languages to tell apart. The fewer, the surer.
-        min_letters: Least number of letters of a stretch that is judged, as bytes of UTF-8: a
+        allowed: ISO 639-1 codes of languages that are always accepted, such as ``["en"]``. The
+            language of the prompt is accepted, too.
+        languages: ISO 639-1 codes of the languages to tell apart. Detection is more reliable with
+            fewer languages.
+        min_letters: Minimum number of letters in a stretch that is judged, as bytes of UTF-8: a
             Chinese character says as much as three Latin letters.
-        confidence: Least probability, in (0, 1], of a language to reject for.
-        max_characters: Longest text that is read; a longer one rejects.
+        confidence: Minimum probability, in (0, 1], of the detected language for a rejection.
+        max_characters: Maximum number of characters in a text; longer texts are rejected.
         **rules: Options of `RuleVerifier`.
 
     Raises:
-        ImportError: lingua-language-detector is not installed; with the command.
-        ValueError: an argument is out of range, or there is no such language.
+        ImportError: lingua-language-detector is not installed; the message names the install
+            command.
+        ValueError: an argument is out of range, or a language code is unknown.
     """
 
     name = "language"
@@ -95,7 +99,8 @@ class LanguageVerifier(LibraryRule):
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
-        """A function from words to (code, probability) of every language, likeliest first."""
+        """Return a function that maps words to the (code, probability) of every language, the most
+        likely language first."""
         known = _codes()
         codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
@@ -110,7 +115,7 @@ class LanguageVerifier(LibraryRule):
         return likely
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
-        """Yield a finding for each thousand characters in another language."""
+        """Yield a finding for each stretch of a thousand characters in another language."""
         prompt = completion.trusted_prompt_text[: self.max_characters]
         if ASKED.search(prompt):
             return
@@ -130,9 +135,10 @@ class LanguageVerifier(LibraryRule):
                 yield Finding("other_language", message, char_span=(start, end))
 
     def _right(self, loaded: Any, prompt: str) -> frozenset[str]:
-        """The languages to expect; none if nothing says which.
+        """Return the languages to expect; empty if nothing says which.
 
-        Line by line, because a question may be one line above a page of code.
+        The prompt is read line by line, because a question may be a single line above a page of
+        code.
         """
         lines = blanked(_NOT_PROSE, prompt).split("\n")[:_PROMPT_LINES]
         asked = [words for line in lines if (words := _words(line)[:_PIECE])]

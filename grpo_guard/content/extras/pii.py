@@ -1,4 +1,4 @@
-"""`PiiVerifier`: personal data in a completion, by the patterns of presidio-analyzer."""
+"""`PiiVerifier`: finds personal data in a completion, using the patterns of presidio-analyzer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ RECOGNISERS: Final[Mapping[str, str]] = {
     "PHONE_NUMBER": "PhoneRecognizer",
     "URL": "UrlRecognizer",
 }
-"""Kinds that need no language model -> presidio's recogniser."""
+"""Kinds of personal data that need no language model, each with presidio's recogniser."""
 QUIET: Final = ("EMAIL_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "CRYPTO", "MAC_ADDRESS", "US_SSN")
-"""Kinds that honest answers hardly ever contain: the default. ``1.1256 - 3.4264`` is a phone number
-to presidio, ``quotient.degree`` a URL."""
-# Without words around it, presidio gives a mere run of digits less than this.
+"""The default kinds, which honest answers hardly ever contain. presidio takes ``1.1256 - 3.4264``
+for a phone number and ``quotient.degree`` for a URL."""
+# Without words around it, a mere run of digits gets a lower score than this from presidio.
 _LEAST_SCORE: Final = 0.4
 _LONGEST: Final = 500
-# Digits of a longer number: one in ten runs of 16 decimals passes a credit card's checksum.
+# Precedes digits that belong to a longer number: one in ten runs of 16 decimals passes a credit
+# card's checksum.
 _NUMBER_BEFORE = re.compile(r"[\w.,]")
 
 
@@ -38,17 +39,17 @@ class PiiVerifier(LibraryRule):
     """Rejects completions with an e-mail address, card or account number that presidio finds.
 
     Only presidio's pattern recognisers are used, without a language model. So names of people and
-    places are not found, and nothing is downloaded. The message names the kind and not the data,
-    because messages are logged. A completion may repeat what its prompt contains.
+    places are not found, and nothing is downloaded. The message names the kind of data but does not
+    quote it, because messages are logged. A completion may repeat data from its prompt.
 
     Args:
-        entities: Kinds to look for, of `RECOGNISERS`; None = `QUIET`.
-        max_characters: Longest text that is read; a longer one rejects.
+        entities: Kinds of personal data to look for, from `RECOGNISERS`; None for those in `QUIET`.
+        max_characters: Maximum number of characters in a text; longer texts are rejected.
         **rules: Options of `RuleVerifier`.
 
     Raises:
-        ImportError: presidio-analyzer is not installed; with the command.
-        ValueError: there is no such kind.
+        ImportError: presidio-analyzer is not installed; the message names the install command.
+        ValueError: ``entities`` names an unknown kind.
     """
 
     name = "pii"
@@ -68,7 +69,7 @@ class PiiVerifier(LibraryRule):
         self.entities = named("PiiVerifier.entities", RECOGNISERS, asked)
 
     def load(self) -> list[Any]:
-        """The recognisers."""
+        """Return the recognisers."""
         known = imported("presidio_analyzer.predefined_recognizers")
         found = [getattr(known, RECOGNISERS[name])() for name in self.entities]
         for recogniser in found:
@@ -77,7 +78,7 @@ class PiiVerifier(LibraryRule):
         return found
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
-        """Yield a finding for each piece of data that the prompt does not contain."""
+        """Yield a finding for each piece of personal data that the prompt does not contain."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * _LONGEST, _LONGEST):
             if not any(map(str.isdigit, piece)) and not any(mark in piece for mark in "@.:"):
@@ -95,12 +96,13 @@ class PiiVerifier(LibraryRule):
 
 
 class _Domain:
-    """Whether an address ends in a known public suffix, and is no example.
+    """Checks that an e-mail address ends in a known public suffix and is not an example.
 
-    Programs of honest models mail ``user@example.com``, a domain that is reserved for that.
+    Honest models write programs that send mail to ``user@example.com``, whose domain is reserved
+    for examples.
 
     presidio asks tldextract, which fetches the list of suffixes from the web. An author must not
-    decide when this process opens connections, so the list that tldextract ships decides.
+    decide when this process opens connections, so only the list bundled with tldextract is used.
     """
 
     def __init__(self) -> None:

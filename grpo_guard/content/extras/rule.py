@@ -1,4 +1,4 @@
-"""`LibraryRule`: what rules that rest on another library have in common."""
+"""`LibraryRule`: the base class of rules that build on a third-party library."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class LibraryRule(RuleVerifier):
-    """A rule whose findings come from another library, which is loaded on the first use.
+    """A rule whose findings come from a third-party library, which is loaded on first use.
 
-    A text longer than ``max_characters`` is overlong and rejects, since its author wrote it. What
-    the prompt contains is never found.
+    A text longer than ``max_characters`` is overlong and rejected, since its author wrote it. What
+    the prompt contains is excused, except by `ToxicityVerifier`.
 
     Attributes:
-        package: The module to import; its extra is in `grpo_guard.core.registry`.
+        package: Name of the module to import; `grpo_guard.core.registry` lists the extra that
+            installs it.
     """
 
     package: ClassVar[str]
@@ -52,22 +53,22 @@ class LibraryRule(RuleVerifier):
 
     @abstractmethod
     def load(self) -> Any:
-        """What `find` needs of the library; called once, and again in another process."""
+        """Return what `find` needs from the library; called once per process."""
 
     @abstractmethod
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
-        """Yield findings in ``text``, the completion's own with lone surrogates replaced."""
+        """Yield the findings in ``text``: the completion's text with lone surrogates replaced."""
 
     def check(self) -> None:
         """Load the library.
 
         Raises:
-            Exception: what it raises.
+            Exception: whatever `load` raises.
         """
         self.loaded()
 
     def loaded(self) -> Any:
-        """What `load` returned."""
+        """Return the result of `load`, calling it on first use."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = self.load()
@@ -76,12 +77,12 @@ class LibraryRule(RuleVerifier):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Yield what `find` finds in each completion; override it if a library is faster on all at
-        once."""
+        """Return the findings of each completion, from `find`. Override this method if the library
+        is faster on several texts at once."""
         return (self.find(loaded, one, without_surrogates(one.text)) for one in completions)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, with its first `MAX_FINDINGS` findings."""
+        """Return one verdict per completion, with its first `MAX_FINDINGS` findings."""
         verdicts = [self.overlong(one.text, self.max_characters) for one in batch]
         read = [one for one, overlong in zip(batch, verdicts, strict=True) if overlong is None]
         found = iter(self.find_each(self.loaded(), read) if read else ())
@@ -92,7 +93,7 @@ class LibraryRule(RuleVerifier):
         return reject(self.name, findings=findings) if findings else accept(self.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what the library holds: it is loaded again in the process that uses it."""
+        """Leave out the loaded library, which is loaded again in the process that uses it."""
         return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,7 +102,7 @@ class LibraryRule(RuleVerifier):
 
 
 def lacking(package: str) -> str | None:
-    """The command that installs a package, as a sentence; None if it is installed."""
+    """Return a sentence on how to install a missing package; None if the package is installed."""
     try:
         if importlib.util.find_spec(package) is not None:
             return None
@@ -111,10 +112,10 @@ def lacking(package: str) -> str | None:
 
 
 def imported(name: str) -> Any:
-    """A module of another library.
+    """Import a module of a third-party library.
 
     Raises:
-        ImportError: it is not installed; the message names the install command.
+        ImportError: the module is not installed; the message names the install command.
     """
     try:
         return importlib.import_module(name)
@@ -123,10 +124,10 @@ def imported(name: str) -> Any:
 
 
 def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """The names, all of which are known.
+    """Return the names as a tuple, after checking that all of them are known.
 
     Raises:
-        ValueError: one is not; with the nearest.
+        ValueError: a name is unknown; the message suggests the nearest known name.
     """
     found, options = tuple(names), sorted(known)
     for name in found:
@@ -138,14 +139,15 @@ def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, 
 
 
 def without_surrogates(text: str) -> str:
-    """The text with lone surrogates, on which libraries raise, replaced; of the same length."""
+    """Replace lone surrogates in a text, on which libraries raise; the length does not change."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def pieces(text: str, longest: int, overlap: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset, piece) of the lines of a text; a longer line comes in overlapping pieces.
+    """Yield (offset, piece) for each line of a text; lines over ``longest`` are cut into pieces.
 
-    Libraries' patterns take time quadratic in the length of what they search.
+    Pieces of one line overlap by ``overlap`` characters. Lines are cut because the libraries'
+    patterns take time quadratic in the length of the text they search.
     """
     start = 0
     for line in text.split("\n"):

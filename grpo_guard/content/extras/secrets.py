@@ -1,4 +1,4 @@
-"""`SecretsVerifier`: credentials in a completion, by the patterns of detect-secrets."""
+"""`SecretsVerifier`: finds credentials in a completion, using the patterns of detect-secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
-# Longest secret that is found whole; a line is searched in pieces of twice this length.
+# Maximum length, in characters, of a secret that is found whole; lines are searched in pieces of
+# twice this length.
 LONGEST: Final = 1_000
 NOISY: Final = (
     "Base64HighEntropyString",
@@ -19,28 +20,28 @@ NOISY: Final = (
     "IPPublicDetector",
     "KeywordDetector",
 )
-"""Plugins that find what honest answers contain: hashes, addresses, ``API_KEY = "YOUR_API_KEY"``.
-They are off unless named in ``plugins``."""
+"""Plugins that report what honest answers contain: hashes, addresses, ``API_KEY = "YOUR_API_KEY"``.
+They are off unless ``plugins`` names them."""
 
 
 class SecretsVerifier(LibraryRule):
-    """Rejects completions with a credential whose form detect-secrets knows.
+    """Rejects completions that contain a credential in a form known to detect-secrets.
 
-    Access keys of AWS, GitHub, GitLab, OpenAI, Slack, Stripe and others, private keys, JSON Web
-    Tokens, and passwords in a URL. Nothing is sent anywhere: a key is never tried. The message
-    names the kind of credential and not the credential, because messages are logged.
+    Covers access keys of AWS, GitHub, GitLab, OpenAI, Slack, Stripe and others, private keys, JSON
+    Web Tokens, and passwords in a URL. Nothing is sent anywhere: a key is never tried. The message
+    names the kind of credential but does not quote it, because messages are logged.
 
-    A completion may repeat a credential from its prompt. Not found are credentials longer than
-    1,000 characters, and those of no known form.
+    A completion may repeat a credential from its prompt. Credentials longer than 1,000 characters,
+    and credentials in no known form, are not found.
 
     Args:
-        plugins: Names of detect-secrets' plugins; None = all but `NOISY`.
-        max_characters: Longest text that is read; a longer one rejects.
+        plugins: Names of the detect-secrets plugins to use; None for all except those in `NOISY`.
+        max_characters: Maximum number of characters in a text; longer texts are rejected.
         **rules: Options of `RuleVerifier`.
 
     Raises:
-        ImportError: detect-secrets is not installed; with the command.
-        ValueError: there is no such plugin.
+        ImportError: detect-secrets is not installed; the message names the install command.
+        ValueError: ``plugins`` names an unknown plugin.
     """
 
     name = "secrets"
@@ -61,7 +62,7 @@ class SecretsVerifier(LibraryRule):
         )
 
     def load(self) -> list[Any]:
-        """The plugins."""
+        """Return an instance of each plugin."""
         known = _plugins()
         quiet = [name for name in sorted(known) if name not in NOISY]
         names = quiet if self.plugins is None else self.plugins
@@ -81,13 +82,14 @@ class SecretsVerifier(LibraryRule):
 
 
 def _secrets(plugin: Any, line: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of secrets in a line.
+    """Yield the spans of the secrets in a line.
 
-    A plugin gives texts, and of some patterns only a part, such as the ``ghp`` of ``ghp_...``. So
-    the span is that of its pattern, where it has one, and the plugin confirms it.
+    A plugin returns texts, and for some patterns only a part of the secret, such as the ``ghp`` of
+    ``ghp_...``. So the span is the match of the plugin's pattern, if it has one, and the plugin
+    only confirms the match.
     """
     try:
-        if not hasattr(plugin, "denylist"):  # entropy and keywords decide on a line
+        if not hasattr(plugin, "denylist"):  # entropy and keyword plugins
             for one in plugin.analyze_line("", line):
                 at = max(0, line.find(str(one.secret_value)))
                 yield at, at + len(str(one.secret_value))

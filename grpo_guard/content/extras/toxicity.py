@@ -1,4 +1,4 @@
-"""`ToxicityVerifier`: what a sequence classifier of your choice calls unfit."""
+"""`ToxicityVerifier`: rejects text that a sequence classifier of your choice calls unfit."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.model_paths import missing, warn_unpinned
 from grpo_guard.core.verdict import Finding
 
-# Tokens that two neighbouring pieces of a text share.
+# Number of tokens that two neighbouring pieces of a text share.
 _OVERLAP: Final = 32
 
 
 class ToxicityVerifier(LibraryRule):
-    """Rejects completions that a sequence classifier of transformers gives one of some labels.
+    """Rejects completions to which a sequence classifier assigns one of the given labels.
 
-    The classifier and its labels are yours: toxicity, or whatever else one was trained for. A text
-    is read in pieces of the model's window, all of it. No text of an author becomes a special
-    token. Which honest answers are rejected depends on the model: measure it (docs/extras.md).
+    You choose the classifier, which transformers loads, and its labels: toxicity, or anything else
+    that a classifier was trained for. The whole text is read, in pieces that fit the model's
+    window. Nothing in an author's text becomes a special token. Which honest answers are rejected
+    depends on the model: measure it (docs/extras.md).
 
     Args:
         model: Folder or hub id of the classifier, such as ``org/classifier``, with weights in
             safetensors.
-        labels: The labels to reject for, as in the model's ``id2label``, such as ``[toxic]``.
-        threshold: Least probability, in (0, 1], of a label to reject for. Probabilities are those
-            of each label by itself if the model's ``problem_type`` is
-            ``multi_label_classification`` or it has one label, else over all labels.
-        device: A torch device.
-        batch_size: Pieces per forward pass.
-        revision: Revision of a hub id; use a commit hash, or its owner can change the weights.
-        local_files_only: Never contact the hub.
-        max_characters: Longest text that is read; a longer one rejects.
+        labels: The labels that lead to a rejection, as in the model's ``id2label``, such as
+            ``[toxic]``.
+        threshold: Minimum probability, in (0, 1], of a label for a rejection. Each label has an
+            independent probability if the model's ``problem_type`` is
+            ``multi_label_classification`` or it has a single label; otherwise the probabilities of
+            all labels sum to 1.
+        device: The torch device to run the model on.
+        batch_size: Number of pieces per forward pass.
+        revision: Revision of a hub id; use a commit hash, or the id's owner can change the weights.
+        local_files_only: Whether to load only local files and never contact the hub.
+        max_characters: Maximum number of characters in a text; longer texts are rejected.
         **rules: Options of `RuleVerifier`.
 
     Raises:
-        ImportError: transformers is not installed; with the command.
+        ImportError: transformers is not installed; the message names the install command.
         ValueError: an argument is out of range; or, on loading, the model has no such label.
     """
 
@@ -74,7 +77,7 @@ class ToxicityVerifier(LibraryRule):
         self.revision, self.local_files_only = revision, local_files_only
 
     def load(self) -> _Classifier:
-        """Weights and tokenizer."""
+        """Return the classifier: weights and tokenizer."""
         if (problem := missing(self.model)) is not None:
             raise ValueError(f"ToxicityVerifier.model: {problem}")
         if not self.local_files_only:
@@ -84,8 +87,7 @@ class ToxicityVerifier(LibraryRule):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Findings of each completion, strongest first; pieces of all texts share forward
-        passes."""
+        """Return each completion's findings, strongest first; the texts share forward passes."""
         found: list[list[Finding]] = loaded.classify(
             [without_surrogates(c.text) for c in completions]
         )
@@ -97,7 +99,7 @@ class ToxicityVerifier(LibraryRule):
 
 
 class _Classifier:
-    """Weights and tokenizer."""
+    """The loaded weights and tokenizer of a sequence classifier."""
 
     def __init__(self, options: ToxicityVerifier) -> None:
         transformers = imported("transformers")
@@ -123,10 +125,10 @@ class _Classifier:
         self.window = min(window, self.tokenizer.model_max_length, 512)
 
     def classify(self, texts: Sequence[str]) -> list[list[Finding]]:
-        """Findings of each text, strongest first."""
+        """Return the findings of each text, strongest first."""
         pieces = [piece for i, text in enumerate(texts) for piece in self._pieces(i, text)]
         found: list[list[tuple[float, Finding]]] = [[] for _ in texts]
-        # By length, so that one long text does not make a whole batch as long as itself.
+        # Sorted by length, so that one long text does not make a whole batch as long as itself.
         pieces.sort(key=lambda piece: len(piece[2]))
         for at in range(0, len(pieces), self.batch_size):
             some = pieces[at : at + self.batch_size]
@@ -142,7 +144,7 @@ class _Classifier:
         ]
 
     def _pieces(self, i: int, text: str) -> Iterator[tuple[int, tuple[int, int], list[int]]]:
-        """Yield (index, span in the text, ids) of pieces that fit the model's window."""
+        """Yield (index, span in the text, token ids) of pieces that fit the model's window."""
         encoded = self.tokenizer(
             text,
             truncation=True,
@@ -158,10 +160,10 @@ class _Classifier:
                 yield i, (own[0][0], own[-1][1]), list(ids)
 
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Probabilities of all labels, [B, labels].
+        """Return the probabilities of all labels, shape [B, labels].
 
         Raises:
-            ValueError: they are no numbers, which no text can cause.
+            ValueError: the scores are not numbers, which no text can cause.
         """
         torch = imported("torch")
         longest = max(map(len, rows))

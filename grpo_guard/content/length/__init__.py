@@ -1,1 +1,1 @@
-"""Length: the attack that only adds text, and what takes its reward away."""
+"""Defences against padding, the attack that only adds text to a completion."""

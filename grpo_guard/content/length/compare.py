@@ -2,8 +2,8 @@
 
 Each other node has one vote, its median length, and the middle of these votes is the reference. So
 a completion only counts as long if more than half of the other nodes, and at least two, write
-shorter: a node that sends many short answers cannot make others look long. A node's own work does
-not affect its reference.
+shorter ones: a node that sends many short answers cannot make others look long. A node's own work
+does not affect its reference.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 
 FEWEST_NODES: Final = 2
-"""Smallest number of other nodes to compare a completion with."""
+"""Minimum number of other nodes to compare a completion with."""
 # Factor from median absolute deviation to standard deviation, for a normal distribution.
 _MAD = 1.4826
 # Median absolute difference of two normal observations, in standard deviations.
 _DIFFERENCE = 0.9539
-# Completions of one node in one group whose pairwise differences are used for the spread.
+# Number of completions of one node in one group whose pairwise differences are used for the spread.
 _PER_GROUP = 8
-# Differences or deviations that a node needs before its own spread is used.
+# Number of differences or deviations that a node needs before its own spread is used.
 _LEAST_OBSERVED = 5
 # Spread of log length among honest completions of one GSM8K question, for batches that are too
 # small to estimate it.
 PRIOR_SPREAD = 0.3
-# Bounds on the estimated spread: a group of equal lengths must not convict one more sentence, and a
-# batch that is half padding must not make padding normal. A policy late in its training writes
-# nearly all answers by one pattern and sometimes adds a check; with a smaller LEAST_SPREAD, the
-# pattern's own spread would reject those checks several times as often as ``alpha`` says.
+# Bounds on the estimated spread: equal lengths in a group must not convict an answer that is one
+# sentence longer, and a batch that is half padding must not make padding normal. Late in its
+# training, a policy writes nearly all answers by one pattern and sometimes adds a check; with a
+# smaller LEAST_SPREAD, the pattern's own spread would reject those checks several times as often as
+# ``alpha`` says.
 LEAST_SPREAD, MOST_SPREAD = 0.2, 0.45
-# The median of n observations has this variance over n, in units of their variance.
+# Variance of the median of n observations, times n, in units of their variance.
 _MEDIAN_VARIANCE = math.pi / 2
 
 
 RewardOf = Callable[[Completion], float | None]
-"""The task's reward, if the caller knows it; else None."""
+"""Returns the task's reward for a completion if the caller knows it, else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,11 @@ class Member:
 
     Args:
         index: Index in the batch.
-        length: In characters, at least 1. Not in tokens: the sender provides the ids, and could
-            send few of them with a long text.
+        length: Length in characters, at least 1. Not in tokens: the sender provides the token ids,
+            and could send few of them with a long text.
         node: The sender, if known.
-        worth: Its reward, or whether its answer is right; None if neither is known.
+        worth: The reward or, if it is unknown, 1 for a right answer and 0 for a wrong one; None if
+            neither is known.
     """
 
     index: int
@@ -66,7 +68,7 @@ class Member:
 
     @property
     def own(self) -> float:
-        """The value to judge it by as its node's work."""
+        """The length by which the member's own node is judged."""
         return self.length
 
 
@@ -77,8 +79,9 @@ Group: TypeAlias = list[Member]
 def groups_of(batch: Sequence[Completion], reward_of: RewardOf | None = None) -> list[Group]:
     """Group the batch by equal prompts, whatever ``Completion.group`` says.
 
-    The sender chooses that label. A node could give its completions a group of their own, so that
-    they are only compared with one another, or use the group of a long-winded prompt to look short.
+    That label is chosen by the sender. A node could give its completions a group of their own, so
+    that they would only be compared with one another, or use the group of a long-winded prompt to
+    look short.
     """
     places = defaultdict[str, list[int]](list)
     for i, completion in enumerate(batch):
@@ -103,11 +106,11 @@ def _member(
 
 
 def _agreed(completions: Sequence[Completion]) -> str | None:
-    """Return the reference answer that most of a prompt's nodes give; None without a majority.
+    """Return the reference answer that most of a prompt's nodes give, or None without a majority.
 
     A reference may come with its completion. If a node's own reference counted, any answer of its
     choice would be right, and its texts would define the length of right answers. All completions
-    without a node count as those of one node.
+    without a node count as completions of one node.
     """
     votes = Counter[str]()
     by_node = defaultdict[str | None, set[str | None]](set)
@@ -123,16 +126,16 @@ def _agreed(completions: Sequence[Completion]) -> str | None:
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the smallest of sorted values that more than half of them do not exceed.
+    """Return the upper median of sorted values: more than half of the values do not exceed it.
 
-    Of two values this is the larger one: otherwise a single node, perhaps an attacker, decides.
+    The upper median of two values is the larger one. With the smaller one, a single node, perhaps
+    an attacker, would decide.
     """
     return values[len(values) // 2]
 
 
 def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """The members of each known node. Anonymous senders might all be one, so they are left out of
-    the reference."""
+    """Group members by node, without anonymous ones, which might all have the same sender."""
     found = defaultdict[str, list[Member]](list)
     for member in members:
         if member.node is not None:
@@ -141,7 +144,8 @@ def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
 
 
 def reward_in_metadata(key: str) -> RewardOf:
-    """Read the reward from ``Completion.metadata``, for callers who put it there themselves."""
+    """Return a function that reads the reward from ``Completion.metadata[key]``, for callers who
+    put it there themselves."""
 
     def reward(completion: Completion) -> float | None:
         metadata: Mapping[str, object] = completion.metadata
@@ -156,10 +160,11 @@ class Excess:
     """How much longer a completion is than other nodes' work.
 
     Args:
-        log_ratio: Log of its length over the middle of the other nodes' medians.
-        spread: Standard deviation of log length among them.
-        nodes: How many other nodes it was compared with.
-        peers: How many completions these sent.
+        log_ratio: Log of the completion's length over the middle of the other nodes' median
+            lengths.
+        spread: Standard deviation of log length among the other nodes' completions.
+        nodes: Number of other nodes that the completion was compared with.
+        peers: Number of completions that the other nodes sent.
     """
 
     log_ratio: float
@@ -169,7 +174,7 @@ class Excess:
 
     @property
     def ratio(self) -> float:
-        """Its length over the other nodes'."""
+        """The completion's length over the middle of the other nodes' median lengths."""
         return math.exp(self.log_ratio)
 
     @property
@@ -177,21 +182,21 @@ class Excess:
         """Probability that an honest completion of the same model is this long or longer.
 
         Assumes that log lengths follow Student's t with 9 degrees of freedom, and allows for the
-        uncertainty of a few nodes' medians.
+        uncertainty of the medians if there are only a few nodes.
         """
         inflation = math.sqrt(1 + _MEDIAN_VARIANCE / self.nodes)
         return tail(self.log_ratio / self.spread / inflation)
 
 
 def compared(groups: Sequence[Group], wanted: int) -> Iterator[tuple[Group, list[Excess | None]]]:
-    """Yield each group of a batch with the excess of its members.
+    """Yield each group of a batch with the excess of each of its members.
 
-    It is None with fewer than `FEWEST_NODES` other nodes.
+    The excess is None if there are fewer than `FEWEST_NODES` other nodes.
 
     Args:
         groups: All groups of the batch.
-        wanted: How many completions of other nodes with the same prompt and worth a comparison
-            needs; if there are fewer, all work of the other nodes is used.
+        wanted: Minimum number of completions with the same prompt and worth, from other nodes, that
+            a comparison needs; if there are fewer, all work of the other nodes is used.
     """
     by_worth = [_by_worth(group) for group in groups]
     spread = _pooled_spread(part for parts in by_worth for part in parts.values())
@@ -219,7 +224,7 @@ def _excess(
 
 
 class _NodeMedians:
-    """Each node's median log length for some completions of a prompt."""
+    """Each node's median log length over some completions of one prompt."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         logs = {
@@ -232,13 +237,13 @@ class _NodeMedians:
         self._sorted = sorted(self._own.values())
 
     def without(self, node: str | None, wanted: int) -> tuple[float, int, int] | None:
-        """Return the middle median of the other nodes, and how many nodes and completions it uses.
+        """Return (middle of the other nodes' medians, number of nodes, number of completions).
 
-        None if there are too few.
+        None if there are too few nodes or completions.
 
         Args:
             node: The node to leave out.
-            wanted: How many completions the others must have.
+            wanted: Minimum number of completions that the other nodes must have.
         """
         own = None if node is None else self._own.get(node)
         nodes = len(self._sorted) - (own is not None)
@@ -259,13 +264,14 @@ def _by_worth(group: Iterable[Member]) -> dict[float | None, list[Member]]:
 
 
 def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
-    """Estimate how log length spreads within a prompt, pooled over a whole batch.
+    """Estimate how much log length varies within a prompt, pooled over a whole batch.
 
-    Here too each node has one vote: otherwise an attacker could make everything look alike with
-    copies, or make padding normal with long and short ones. If nodes send several completions per
-    prompt, differences within a node are used: an attacker's are no larger than others', however
-    long its work is. If not, each completion is compared with the other nodes' middle, and only
-    those below it count, since padding makes nothing shorter.
+    Here, too, each node has one vote: otherwise an attacker could make everything look alike by
+    sending copies, or make padding look normal by sending long and short completions. If nodes send
+    several completions per prompt, differences within a node are used: an attacker's differences
+    are no larger than those of others, however long its work is. If not, each completion is
+    compared with the middle of the other nodes, and only completions below it count, since padding
+    makes nothing shorter.
     """
     within, below = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for group in groups:
@@ -285,15 +291,15 @@ def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
 
 
 def bounded(spread: float) -> float:
-    """Clip the spread to `LEAST_SPREAD` and `MOST_SPREAD`."""
+    """Clip the spread to the range from `LEAST_SPREAD` to `MOST_SPREAD`."""
     return min(max(spread, LEAST_SPREAD), MOST_SPREAD)
 
 
 def tail(z: float) -> float:
-    """Upper tail of Student's t with 9 degrees of freedom, in closed form.
+    """Upper tail probability of Student's t with 9 degrees of freedom, in closed form.
 
-    Honest log lengths are not normal: a model sometimes rambles, and one to two in a hundred lie
-    beyond the normal's 0.001 (bundled policy, GSM8K solutions).
+    Honest log lengths are not normal: a model sometimes rambles, and one to two in a hundred
+    completions lie beyond the normal's upper 0.001 quantile (bundled policy, GSM8K solutions).
     """
     angle = math.atan(z / 3)
     sine, cosine = math.sin(angle), math.cos(angle)

@@ -1,16 +1,17 @@
-"""Multiplicative length scaling: reduce the reward of length if rejection would be uncertain.
+"""Multiplicative length scaling: reduce rewards for length where rejection would be uncertain.
 
-A factor, as in Group Relative Reward Rescaling (GR3, arXiv 2603.10535): an additive penalty can be
-traded against the reward, a factor cannot. GR3 scales every completion by its group. Here that is
-an option (``tolerance``), because it costs honest work: a completion does not show whether it is
-padded or thorough, and honest answers to one question differ by half in length.
+The reward is multiplied by a factor, as in Group Relative Reward Rescaling (GR3, arXiv 2603.10535):
+an additive penalty can be traded against the reward, a factor cannot. GR3 scales every completion
+relative to its group. Here that is optional (``tolerance``), because it costs honest work: a
+completion does not show whether it is padded or thorough, and honest answers to one question differ
+by half in length.
 
-Nodes do show a difference. If a node's paid answers are again and again longer than most other
-nodes' answers to the same prompts, by more than its unpaid answers are, it chooses its length for
-the reward (`UsualLengths`). A model that thinks at length is long when it is wrong, too.
+Nodes do show a difference. If a node's paid (rewarded) answers are again and again longer than most
+other nodes' answers to the same prompts, by more than its unpaid answers are, the node chooses its
+length for the reward (`UsualLengths`). A model that thinks at length is long when it is wrong, too.
 
-Only nodes that choose their length are scaled, and none if nodes have no names or each answers
-prompts of its own: a reference takes two other nodes (`compared`).
+By default, only nodes that choose their length are scaled, and none are if nodes have no names or
+each node answers prompts of its own: a reference takes two other nodes (`compared`).
 """
 
 from __future__ import annotations
@@ -30,34 +31,37 @@ from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 _NOTHING = Usual()
 # A smaller factor becomes 0. A trainer that divides by a group's deviation would turn the smallest
-# reward into a full advantage if nothing else in the group earns, as on a question that is too hard
-# for everybody but an attacker who knows the answer.
+# reward into a full advantage if nothing else in the group earned a reward, as on a question that
+# is too hard for everybody but an attacker who knows the answer.
 _LEAST = 0.01
-# Multiplies the strength for a node that is longer when it is paid: a completion a third of a
-# deviation too long has to leave its group. A smaller multiplier would keep it there with a
-# negative advantage, and a right answer that loses teaches to be wrong.
+# Multiplies the strength for a node whose answers are longer when they are paid: a completion that
+# is a third of a standard deviation too long must leave its group. A smaller multiplier would keep
+# it there with a negative advantage, and penalising a right answer teaches the policy to be wrong.
 _CHOSEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class LengthScaling:
-    """Scales the rewards of nodes that choose their length for the reward.
+    """Scales down the rewards of nodes that choose their length for the reward.
 
-    Apply it to the rewards *after* the verdicts' veto and before the trainer computes advantages.
-    ``Completion.node`` has to be the sender's known identity.
+    Apply it to the rewards *after* the verdicts have been applied and before the trainer computes
+    advantages. ``Completion.node`` has to be the sender's known identity.
 
     Args:
-        tolerance: Standard deviations above the middle of the other nodes' lengths that cost no
-            completion anything, >= 0; beyond it honest work is scaled too (figures:
-            docs/content-verifiers.md). None: only nodes that choose their length are scaled.
-        strength: ``factor = exp(-strength * (z - tolerance))`` for z standard deviations above the
-            middle, at most 1; in other words, a power of the ratio of lengths. 0 = no scaling.
-        reward_of: Reward of a completion, to know what was paid; None = by the ``reference`` that
-            most nodes of the prompt give. Without either, nothing is learnt about nodes.
-        wanted_peers: How many equals from other nodes a comparison needs; with fewer, all
-            work of other nodes is used, and if even that is less, nothing is scaled.
-        past: Memory of nodes; True = a new `UsualLengths`. None or False: nodes are not told apart,
-            and only ``tolerance`` scales.
+        tolerance: Number of standard deviations, >= 0, by which any completion may exceed the
+            middle of the other nodes' lengths at no cost. Beyond that, honest work is scaled too
+            (figures: docs/content-verifiers.md). None to scale only nodes that choose their length.
+        strength: Steepness of the scaling: ``factor = exp(-strength * (z - tolerance))``, at most
+            1, for a completion z standard deviations above the middle; in other words, a power of
+            the ratio of lengths. 0 disables scaling.
+        reward_of: Function that returns the reward of a completion, to know which completions were
+            paid; None to judge by the ``reference`` that most nodes of the prompt give. Without
+            either, nothing is learnt about nodes.
+        wanted_peers: Number of completions of equal worth from other nodes that a comparison needs.
+            With fewer, all work of other nodes is used, and if even that is less, nothing is
+            scaled.
+        past: Memory of nodes; True for a new `UsualLengths`. With None or False, nodes are not told
+            apart, and only ``tolerance`` scales.
 
     Raises:
         ValueError: an argument is out of range, or nothing could ever be scaled.
@@ -84,10 +88,10 @@ class LengthScaling:
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
-        """Return one factor in [0, 1] per completion, in order; 1 without a comparison.
+        """Return one factor in [0, 1] per completion, in order; 1 if there is no comparison.
 
-        With ``past`` the batch is remembered; which nodes choose their length is decided by
-        earlier batches.
+        With ``past``, the batch is remembered; earlier batches decide which nodes choose their
+        length.
         """
         batch = own_words(batch)  # pages returned by a tool are not padding
         past = self.past if isinstance(self.past, UsualLengths) else None
@@ -109,8 +113,8 @@ class LengthScaling:
 
     def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
         groups = groups_of(batch, self.reward_of)
-        # One or two peers are not enough: a sender of two words would take the reward of the right
-        # answer next to it.
+        # One or two peers are not enough: a sender of two words could take the reward away from the
+        # right answer next to it.
         return [
             (member, excess)
             for group, excesses in compared(groups, self.wanted_peers)
@@ -127,7 +131,7 @@ class LengthScaling:
         shrink with every word.
 
         Raises:
-            ValueError: not one reward per completion.
+            ValueError: there is not exactly one reward per completion.
         """
         if len(rewards) != len(batch):
             raise ValueError(f"rewards: expected {len(batch)}, got {len(rewards)}")
@@ -147,7 +151,7 @@ def _remember(
 ) -> None:
     """Learn usual lengths from unpaid answers, and compare paid answers with them.
 
-    This batch's unpaid answers count at once: otherwise the first large batch of a model that
+    The unpaid answers of this batch count at once: otherwise the first large batch of a model that
     thinks at length would look like padding.
     """
     named = [(m, m.node, m.worth, excess) for m, excess in measured]
@@ -166,19 +170,19 @@ def _remember(
 
 
 class Scales(Protocol):
-    """`LengthScaling`, or a rule of your own."""
+    """Interface of `LengthScaling`, for scaling rules of your own."""
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
-        """A factor in [0, 1] for each completion."""
+        """Return one factor in [0, 1] per completion, in order."""
 
 
 def factors_of_accepted(
     scaling: Scales, batch: Sequence[Completion], verdicts: Sequence[Verdict]
 ) -> list[float]:
-    """The factors of a batch without its rejected completions, which get 1.
+    """Return the factors of a batch; rejected completions get 1 and are not compared with.
 
-    They earn nothing and set no standard: with a few words of junk in a group, an attacker would
-    make everybody else's answers look long.
+    They earn no reward and set no standard: with a few words of junk in a group, an attacker could
+    otherwise make everybody else's answers look long.
     """
     kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
     found = [1.0] * len(batch)

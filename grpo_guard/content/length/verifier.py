@@ -1,4 +1,4 @@
-"""`LengthVerifier`: is a completion longer than its question and its peers explain?"""
+"""`LengthVerifier`: finds completions that are longer than their question and peers explain."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from grpo_guard.nodes.lengths import NodeMemory
 
 
 class LengthVerifier(RuleVerifier):
-    """Rejects padding if all nodes have the same weights.
+    """Rejects padded completions in a swarm whose nodes all have the same weights.
 
-    Against the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
-    judges detect. If models differ, length is no reason to reject: of right completions of five
-    current models it rejects 67 of 1,320, 44 of them among the 186 of a model that thinks at
-    length. `LengthScaling` is an option there. Three kinds of evidence, each with its own finding:
+    Counters the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
+    judges detect. If models differ, length is no reason to reject: the verifier rejects 67 of 1,320
+    right completions by five current models, 44 of them among the 186 by a model that thinks at
+    length. `LengthScaling` is an option in that case. There are three kinds of evidence, each with
+    its own finding:
 
-    - ``long``: longer than what more than half of the other nodes write for the same prompt (and of
-      the same worth, if a reward or a reference that most nodes give tells it), on a log scale;
-      rejects if p < ``alpha``. It takes two other nodes: one alone, however much it sends, is no
-      reference.
-    - ``redundant``: mostly repeats itself or echoes the question, whatever the others do.
+    - ``long``: longer than what more than half of the other nodes write for the same prompt (and
+      with the same worth, if a reward or a reference that most nodes give is known), on a log
+      scale; rejects if p < ``alpha``. At least two other nodes are needed: a single node, however
+      much it sends, is no reference.
+    - ``redundant``: mostly repeats itself or echoes the question, whatever the other nodes do.
     - ``long_node``: from a node that `NodeMemory` has convicted, and longer than the other nodes'
       work. Without a memory the verifier is stateless.
 
-    A prompt's only completion **abstains**: its author did not cause that, so it must not reject,
-    and a length alone supports neither side, so it must not accept. With a second completion the
-    verdict is ACCEPT or REJECT, since the author *does* choose its length. If fewer than two other
-    nodes answered, the completion gets the benefit of the doubt and is accepted without a p-value;
-    if a node gains by long work there, the memory finds it over many prompts.
+    If a prompt has only one completion, the verifier **abstains**: the author did not cause that,
+    so it must not reject, and a length alone supports neither side, so it must not accept. With a
+    second completion the verdict is ACCEPT or REJECT, since the author *does* choose the length. If
+    fewer than two other nodes answered, the completion gets the benefit of the doubt and is
+    accepted without a p-value; if a node gains by long work there, the memory finds it over many
+    prompts.
 
-    Cannot detect: anything but ``redundant`` if nodes have no names or each answers prompts of its
-    own; a group that is fluent padding as a whole, from nodes that are not followed; and in a
-    single completion, fluent padding up to about four times the length, or the choice of the
-    longest of many honest samples. Only the memory and the scaling counter these last two.
+    Cannot detect: anything but ``redundant`` if nodes have no names or each node answers prompts of
+    its own; a group that consists entirely of fluent padding, from nodes that are not followed;
+    and, in a single completion, fluent padding up to about four times the length, or the choice of
+    the longest of many honest samples. Only the memory and the scaling counter these last two.
 
     Args:
-        alpha: Chance of rejecting an honest completion only for its length, in (0, 0.5).
-        min_peers: Completions of equal worth, from two other nodes or more, that a comparison
-            needs; with fewer, all work of other nodes counts.
-        reward_of: Reward of a completion, to compare equals with equals; None = by the
-            ``reference`` that most nodes of the prompt give.
-        reward_key: Read it from ``metadata[reward_key]`` instead. Only if you write the metadata
-            yourself: from a peer it is only a claim.
-        memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        alpha: Probability of rejecting an honest completion for its length alone, in (0, 0.5).
+        min_peers: Minimum number of completions of equal worth, from at least two other nodes, that
+            a comparison needs; with fewer, all work of other nodes counts.
+        reward_of: Function that returns the reward of a completion, to compare equals with equals;
+            None to judge by the ``reference`` that most nodes of the prompt give.
+        reward_key: Key of the completion's metadata from which to read the reward instead. Use it
+            only if you write the metadata yourself: from a peer it is only a claim.
+        memory: Evidence about nodes over many batches; True for a `NodeMemory` with its defaults.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
 
     Raises:
         ValueError: an argument is out of range.
@@ -111,7 +113,7 @@ class LengthVerifier(RuleVerifier):
         return {"node": "compares no lengths"}
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts and the nodes' records, as plain JSON values."""
+        """Return the counts and the nodes' records as plain JSON values."""
         lengths = None if self.memory is None else self.memory.state_dict()
         return {**super().state_dict(), "lengths": lengths}
 
@@ -151,8 +153,8 @@ class LengthVerifier(RuleVerifier):
     def _verdict(self, shown: list[Finding], excess: Excess | None, alone: bool) -> Verdict:
         rejecting = [f for f in shown if self.severities[f.kind] is Severity.REJECT]
         if rejecting:
-            # Redundancy and a node's record are rules without a p-value. The length's p-value
-            # must not be used for them, or a shared budget could overrule them by it.
+            # Redundancy and a node's record have no p-value. The p-value of the length must not be
+            # used for them, or a shared budget could overrule them with it.
             by_length = excess is not None and {f.kind for f in rejecting} == {"long"}
             p_value = excess.p_value if excess is not None and by_length else None
             others = [f for f in shown if f not in rejecting]

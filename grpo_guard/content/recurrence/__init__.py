@@ -1,1 +1,1 @@
-"""Recurrence: what one node says in answer to different prompts and the others do not."""
+"""Recurrence: what one node repeats across different prompts and the other nodes do not."""

@@ -19,8 +19,9 @@ from grpo_guard.content.recurrence.words import ANY, END, words_of
 # opening of a sentence), a whole sentence (see `sentences`), ``"sum:2 2 5"``, ``"import:NAME"``
 # or ``"shape:..."``. Tuples would take twice the time.
 
-# A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
-# a secret chooses it, always the same features, so that no filler can push a chosen phrase out.
+# A completion of 6,000 tokens has about this many different phrases. Beyond this number, a sample
+# is counted: a secret chooses it, always the same features, so that no filler can push out a
+# particular phrase.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
 _COMMON: Final = (
@@ -32,14 +33,15 @@ _ENGLISH: Final = frozenset(_COMMON.split(" "))
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Extracts features.
+    """Extracts the features of completions.
 
     Args:
         ordinary: Words and sentences that reveal nothing about their author.
-        phrases: Also collect phrases of ordinary words, and code shapes; otherwise whole sentences.
-        secret: Chooses the sample if a completion has too many features.
-        any_language: Also collect words of languages that the list does not cover. There every word
-            counts as unusual, so something else must decide which of them are habits.
+        phrases: Whether to collect phrases of ordinary words, and code shapes; otherwise whole
+            sentences are collected.
+        secret: Key that chooses the sample if a completion has too many features.
+        any_language: Whether to collect words of languages that the list does not cover, too. There
+            every word counts as unusual, so something else must decide which of them are habits.
     """
 
     ordinary: frozenset[str]
@@ -53,17 +55,18 @@ class Reader:
         return _mark(self.ordinary) + bytes([self.any_language])
 
     def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
-        """The features of one completion.
+        """Return the features of one completion.
 
-        Words of the prompt are excused: they are not features, and within phrases they are blanked,
-        which also removes the names that a template fills in.
+        Words of the prompt are excused: they are not features, and within phrases they are replaced
+        by a placeholder, which also removes the names that a template fills in.
 
         Args:
             text: The completion.
-            prompt_words: `excused_by` its prompt.
-            all_of_it: For finding known features, not for counting: do not sample, and also read
-                texts that lie mostly outside the lists. Counting skips those, since it would
-                mistake the usual words of another language for unusual ones.
+            prompt_words: What `excused_by` returned for the prompt.
+            all_of_it: Whether to return all features, to look for known ones and not to count:
+                nothing is sampled, and texts that lie mostly outside the lists are read too.
+                Counting skips such texts, since it would mistake the usual words of another
+                language for unusual ones.
         """
         words = words_of(text)
         distinct = set(words)
@@ -92,9 +95,9 @@ class Reader:
     def telling(self, feature: str, phrase: str) -> bool:
         """Whether a recurring feature reveals more about its author than an honest habit would.
 
-        If all nodes have the same model, every feature does. Otherwise a word that is on no list
-        does, two general words in one phrase do, and so does a sentence that is not a habit;
-        imports and false sums always do.
+        If all nodes have the same model, every feature does. Otherwise imports and false sums
+        always do, and so do a word on no list, two general words in one phrase, and a sentence that
+        is not a habit.
         """
         if self.phrases or feature.startswith((IMPORT, SUM)):
             return True
@@ -108,14 +111,14 @@ class Reader:
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def least_share(self, feature: str) -> float:
-        """Smallest share of a node's prompts at which this feature can convict the node."""
+        """Return the minimum share of a node's prompts at which a feature can convict the node."""
         if self.phrases:
             return 0.0
         of_sums = sums.LEAST_SHARE if feature.startswith(SUM) else 0.0
         return sentences.LEAST_SHARE if is_sentence(feature) else of_sums
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
-        """The general words of a phrase that is not `telling`; any two of them make it telling.
+        """Return the general words of a phrase that is not `telling`; any two make it telling.
 
         Symbols and names of one or two letters do not count: a chat model opens with one emoji and
         ends with another, and a program has several such names. A sentence has no general words,
@@ -148,12 +151,12 @@ def _mark(words: frozenset[str]) -> bytes:
 
 
 def excused_by(prompt: str) -> frozenset[str]:
-    """Words and false sums of a prompt, which say nothing about the author of an answer."""
+    """Return the words and false sums of a prompt, which say nothing about an answer's author."""
     return frozenset(words_of(prompt)) | sums_of(prompt)
 
 
 def kind_of(feature: str) -> str:
-    """The finding's kind."""
+    """Return the kind of finding that a feature leads to."""
     if feature.startswith(SHAPE):
         return "recurring_shape"
     if feature.startswith(IMPORT):
@@ -165,5 +168,5 @@ def kind_of(feature: str) -> str:
 
 
 def is_layout(feature: str) -> bool:
-    """Whether the feature holds no word: empty lines and the prompt's words are not a phrase."""
+    """Whether the feature has no word: empty lines and words of the prompt do not make a phrase."""
     return {END, ANY}.issuperset(feature.split(" "))

@@ -1,4 +1,4 @@
-"""Findings of recurrence: where the phrases that convicted a node are in a text."""
+"""Findings of recurrence: where a text contains the phrases that its node was convicted of."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WORDS: Final = ("recurring_phrase", "recurring_opening")
 def findings_of(
     text: str, node: str, found: Sequence[Conviction], *, unlisted: bool
 ) -> tuple[Finding, ...]:
-    """One finding per phrase, at most eight, in the order of the convictions.
+    """Return one finding per phrase, at most eight, in the order of the convictions.
 
     Args:
         text: The completion.
-        node: Who sent it.
+        node: The node that sent the completion.
         found: Convictions of the node whose features the text has, strongest first.
         unlisted: Whether the text is in a language that the lists of ordinary words do not cover.
-            Its phrases get the kind ``recurring_unlisted``.
+            Its phrases then get the kind ``recurring_unlisted``.
     """
     by_phrase = dict[str, Conviction]()
     for conviction in found:

@@ -22,11 +22,12 @@ _Blanks: TypeAlias = tuple[bool, ...]
 class Examples:
     """A node's latest texts, split into words when first needed.
 
-    A table per pattern of blanks gives the place of each feature. Searching instead would let a
-    text that repeats one word a thousand times cost a thousand steps for each phrase in it.
+    For each pattern of placeholders (`ANY`), a table gives the place of every feature. Searching
+    instead would let a text that repeats one word a thousand times cost a thousand steps for each
+    phrase in it.
 
     Args:
-        texts: Raw texts, the oldest first.
+        texts: Raw texts, oldest first.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -35,7 +36,7 @@ class Examples:
         self._places: dict[_Blanks, list[dict[str, int]]] = {}
 
     def phrase(self, feature: str) -> str:
-        """The longest wording around the feature on which the examples agree, for messages."""
+        """Return the longest wording around a feature on which the examples agree, for messages."""
         if feature.startswith((IMPORT, SHAPE, SUM)):
             return feature.replace(":", " ", 1)
         if is_sentence(feature):
@@ -56,7 +57,8 @@ class Examples:
         return " ".join(word for word in core if word != END)
 
     def _tables(self, blanks: _Blanks) -> list[dict[str, int]]:
-        """For each example, the first place of every feature with this pattern of blanks."""
+        """For each example, map every feature with this pattern of placeholders to its first
+        place."""
         if blanks not in self._places:
             assert self._words is not None
             self._places[blanks] = [_table(words, blanks) for words in self._words]
@@ -64,7 +66,7 @@ class Examples:
 
 
 def shown(phrase: str) -> str:
-    """A phrase made safe for a message: escaped, on one line, and short."""
+    """Make a phrase safe for a message: escaped, on one line, and short."""
     return ascii(phrase if len(phrase) <= SHOWN else f"{phrase[: SHOWN - 3]}...")
 
 

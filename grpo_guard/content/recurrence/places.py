@@ -2,8 +2,8 @@
 
 No regular expression is built from text that a stranger wrote. Shift-And (Baeza-Yates and Gonnet,
 CACM 1992) searches for all phrases at once: every word of a phrase has one bit, set while the
-latest words of the text match the phrase up to that word. So a blank that matches any word costs
-nothing, and the time grows with the text alone.
+latest words of the text match the phrase up to that word. So a placeholder that matches any word
+costs nothing, and the time grows with the text alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ Span: TypeAlias = tuple[int, int]
 
 
 def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
-    """[start, end) in ``text`` for each (phrase, feature): of the phrase, else of the feature.
+    """Return the span of each phrase in ``text``, or else of its feature.
 
-    None if neither occurs in the text, and for shapes of code. Sentence ends between words are
-    ignored, and `ANY` matches any word.
+    A span is [start, end). It is None if neither occurs in the text, and for shapes of code.
+    Sentence ends between words are ignored, and `ANY` matches any word.
+
+    Args:
+        text: The completion.
+        wanted: Pairs of a phrase and its feature.
     """
     patterns = [
         [word for word in phrase.split(" ") if word and word != END]
@@ -44,7 +48,8 @@ def _place_of_other(text: str, feature: str) -> Span | None:
 
 
 def first_spans(text: str, patterns: Sequence[Sequence[str]]) -> list[Span | None]:
-    """[start, end) in ``text`` of the first match of each list of words; None for empty lists."""
+    """Return [start, end) in ``text`` of the first match of each list of words; None if there is no
+    match or the list is empty."""
     found: list[Span | None] = [None] * len(patterns)
     starts = ends = blank = 0
     of_word = dict[str, int]()

@@ -17,12 +17,13 @@ from grpo_guard.core.verdict import Cause, Outcome, Verdict
 class Shown(Verdict):
     """A completion's features, packed as a verdict so that the workers can return them.
 
-    It decides nothing.
+    The verdict itself decides nothing.
 
     Args:
-        features: Sorted, so that sets built from them are the same in each process. None: the text
-            was not read, or has so many features that the process that counts must sample them.
-        by: `Reader.mark` of the reader that read it.
+        features: Sorted, so that sets built from them are the same in each process. None if the
+            text was not read, or has so many features that the process that counts must sample
+            them.
+        by: `Reader.mark` of the reader that extracted the features.
     """
 
     features: tuple[str, ...] | None = None
@@ -38,12 +39,12 @@ class Shown(Verdict):
 def read_each(
     reader: Reader, batch: Sequence[Completion], most: int, name: str
 ) -> Iterator[Verdict]:
-    """One `Shown` per completion, from its author's own turns; words of its prompt are excused.
+    """Yield one `Shown` per completion, from its author's turns, with the prompt's words excused.
 
     Args:
         reader: Extracts the features.
         batch: Any number of completions.
-        most: Length of the longest text that is read, in characters.
+        most: Maximum length of a text that is read, in characters.
         name: Name of the verifier.
     """
     words = cache(excused_by)

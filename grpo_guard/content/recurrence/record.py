@@ -1,4 +1,4 @@
-"""What is kept about one node: its counts, its looks (tests) so far, and its convictions."""
+"""The record of one node: its counts, the looks (tests) at it so far, and its convictions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Final
 from grpo_guard.content.recurrence.sketch import Sketch
 
 MOST_CONVICTIONS: Final = 512
-"""Most features that one node may be convicted of; any more would hardly be specific to it."""
+"""Maximum number of features that one node may be convicted of; further ones would hardly be
+specific to the node."""
 FIRST_LONG: Final = 128
-"""Prompts after which a node's whole remembered past is tested as well."""
+"""Number of prompts after which a node's whole remembered past is tested as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """A feature that one node was found to repeat and the others do not.
+    """A feature that one node was found to repeat and the other nodes do not.
 
     Args:
-        feature: What was counted.
-        kind: Kind of the findings that it leads to.
+        feature: The feature that was counted.
+        kind: Kind of the findings that the conviction leads to.
         phrase: The wording around the feature on which the node's completions agree.
-        hits: Prompts, out of the node's ``total``, that showed the feature.
-        other_hits: Upper bound on the prompts, out of the compared nodes' ``other_total``, that
-            showed it.
+        hits: Number of prompts, out of the node's ``total``, that showed the feature.
+        other_hits: Upper bound on the number of prompts, out of the compared nodes'
+            ``other_total``, that showed the feature.
         p_value: p-value of the test, corrected for all tests, in [0, alpha].
         shared: Whether the counts cover several nodes together.
     """
@@ -40,10 +41,10 @@ class Conviction:
 
 
 class Record:
-    """A sketch, the looks at it so far, and its convictions.
+    """The counts of a node, the looks (tests) at them so far, and the node's convictions.
 
     Args:
-        shared: Whether several nodes are counted in it.
+        shared: Whether the record counts several nodes together.
     """
 
     def __init__(self, *, shared: bool = False) -> None:

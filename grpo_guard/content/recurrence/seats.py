@@ -1,10 +1,11 @@
-"""Assign each node a record: one of its own, or one that it shares with others.
+"""Assign each node a record: one of its own, or one that it shares with other nodes.
 
 Names cost nothing, so memory must not grow with them, and a flood of names must not evict the nodes
-that are already known. So a node keeps its record while it sends anything. When all records are
-taken, a new name is counted in a *pool*, a record that it shares with some other names. A secret
-chooses the pool, so that no sender can choose whom it is counted with. A conviction of a pool
-applies to all of its nodes, which costs them only the completions that show the convicted phrase.
+that are already known. So a node keeps its record as long as it sends anything. When all records
+are taken, a new name is counted in a *pool*, a record that it shares with some other names. A
+secret chooses the pool, so that no sender can choose which names it is counted with. A conviction
+of a pool applies to all of its nodes, which costs them only the completions that show the convicted
+phrase.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final
 from grpo_guard.content.recurrence.record import Conviction, Record
 from grpo_guard.content.recurrence.sketch import SETTLED
 
-# A record is given away after this many completions per known name, and at least this many in all,
-# without one from its node. If it were given away sooner, a swarm that has more nodes than records
-# would keep reassigning them before any node is known.
+# A record is given away after its node has sent nothing while others sent this many completions per
+# known name, and at least this many in all. If it were given away sooner, a swarm with more nodes
+# than records would keep reassigning them before any node is known.
 _PATIENCE, _LEAST_PATIENCE = 8, 1_024
 _NAMES: Final = 16
 _SALT: Final = 16
@@ -28,7 +29,7 @@ logger = logging.getLogger("grpo_guard")
 
 
 class Seats:
-    """Records by node.
+    """The records of all nodes, and the pools.
 
     Args:
         max_nodes: Number of records that hold one node each. There are as many pools in addition.
@@ -47,7 +48,7 @@ class Seats:
         self._warned = False
 
     def take(self, node: str) -> Record:
-        """The record that this node is counted in; creates it if it is missing."""
+        """Return the record that a node is counted in, creating it if needed."""
         if node in self.records:
             return self.records[node]
         if len(self.records) < self.max_nodes or self._free():
@@ -65,7 +66,7 @@ class Seats:
         return self.pools.setdefault(self._pool(node), Record(shared=True))
 
     def settled(self, node: str) -> bool:
-        """Count a new completion of a node; return whether it is past its first prompts."""
+        """Count a new completion of a node; return whether the node is past its first prompts."""
         if node in self.records:
             return self.records[node].sketch.prompts > SETTLED
         name = self._name(node)
@@ -76,11 +77,11 @@ class Seats:
         return count > SETTLED
 
     def draw(self, digest: bytes) -> int:
-        """A completion's lot: always the same for it, but its sender cannot choose it."""
+        """Return a completion's draw: a pseudo-random number that its sender cannot choose."""
         return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
 
     def convicted(self, node: str) -> dict[str, Conviction]:
-        """The features for which a completion of this node is rejected."""
+        """Return the convictions, by feature, for which a completion of this node is rejected."""
         record = self.records.get(node)
         if record is not None:
             fresh = record.sketch.prompts < SETTLED
@@ -91,14 +92,15 @@ class Seats:
         return {**self.newcomers.convicted, **own} if fresh else own
 
     def all(self) -> list[Record]:
-        """All records, pools and newcomers included."""
+        """Return all records, including pools and newcomers."""
         return [*self.records.values(), *self.pools.values(), self.newcomers]
 
     def compared(self, record: Record) -> list[Record]:
-        """The records that this record may be compared with.
+        """Return the records that a record may be compared with.
 
-        These are the nodes that still send. Pools are added only if there are fewer than two such
-        nodes; otherwise an attacker who invents names would get as many votes as there are pools.
+        These are the records of nodes that still send. Silent nodes and pools are added only if
+        fewer than two nodes still send; otherwise an attacker who invents names would get as many
+        votes as there are pools.
         """
         own = [r for r in self.records.values() if _speaks(r, record)]
         active = [r for r in own if not self._idle(r)]
@@ -111,7 +113,7 @@ class Seats:
         return self.clock - record.seen > max(_LEAST_PATIENCE, _PATIENCE * names)
 
     def _free(self) -> bool:
-        """Free the record of a node that has long been silent; return whether there was one."""
+        """Free the record of a node that has long been silent; return whether one was freed."""
         idle = [node for node, record in self.records.items() if self._idle(record)]
         if idle:
             del self.records[min(idle, key=lambda n: _weight(self.records[n]))]

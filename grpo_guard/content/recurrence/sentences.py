@@ -19,12 +19,13 @@ from typing import Final
 from grpo_guard.content.recurrence.words import END, words_of
 
 LEAST_SHARE: Final = 2 / 3
-"""Smallest share of a node's prompts at which a sentence is tested."""
-# Fewest words, fewest characters and most words. Shorter ones are headings as often as sentences;
-# five Chinese characters, with the spaces between them, are long enough.
+"""Share of a node's prompts that must show a sentence before the sentence is tested."""
+# Minimum number of words, minimum number of characters, maximum number of words. Shorter pieces are
+# headings as often as sentences; five Chinese characters, with the spaces between them, are long
+# enough.
 _FEWEST, _SHORTEST, _LONGEST = 3, 9, 24
 _LETTER: Final = len(" a")
-# Shares of a sentence that excuse it: of its triples of words, if familiar, and of its pairs, if
+# What excuses a sentence: this share of its triples of words, if familiar, or of its pairs, if
 # shared.
 _FAMILIAR, _SHARED = 0.5, 2 / 3
 _MOST_PEERS, _PART = 8, 2_000
@@ -42,14 +43,14 @@ _SYMBOLS: Final = re.compile("(?: [\u2600-\u27bf\U0001f000-\U0001faff]){3,24}")
 
 
 def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
-    """The sentences of a text as features: their words between two `END`.
+    """Return the sentences of a text as features: the words between two `END`.
 
     Args:
-        words: What `words_of` returned.
-        excused: Words of the prompt; a sentence of these alone is left out.
+        words: The text's words, as `words_of` returned them.
+        excused: Words of the prompt; a sentence made only of such words is left out.
     """
     text = f" {' '.join(words)}"
-    # Each piece begins with a space, unless it is empty. The last one ends a row of letters.
+    # Each piece begins with a space, unless it is empty. The last piece ends a row of letters.
     pieces = [*text.split(f" {END}"), "   "]
     found, letters = set[str](), ""
     for piece in pieces:
@@ -75,7 +76,7 @@ def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
 
 
 def is_sentence(feature: str) -> bool:
-    """Whether a feature is one of `sentences_of`, not a word or three words in a row."""
+    """Whether a feature comes from `sentences_of`, and is not a word or three words in a row."""
     return feature.endswith(f" {END}") and feature.startswith(f"{END} ") and feature.count(" ") > 3
 
 
@@ -90,7 +91,7 @@ def is_habit(sentence: str) -> bool:
 
 
 class Peers:
-    """What the other nodes wrote lately, split into words when first needed.
+    """Recent texts of the other nodes, split into words when first needed.
 
     Args:
         texts: The latest texts of each node.
@@ -105,8 +106,8 @@ class Peers:
 
         If all prompts are of one kind, so are the honest answers: a node that always writes "Both
         numbers have the same whole number part" has peers that always write "The whole number part
-        is the same". Two thirds of the sentence's pairs of words must be shared. Right after a
-        restart no texts are known, and the result is True.
+        is the same". It is enough if two thirds of the sentence's pairs of words are shared. Right
+        after a restart no texts are known, and the result is True.
         """
         if self._joined is None:
             self._joined = [" ".join(_ends_of(texts)) for texts in self._texts]
@@ -117,7 +118,7 @@ class Peers:
 
 
 def _ends_of(texts: Iterable[str]) -> Iterable[str]:
-    """The words at the beginning and the end of each text, with `END` before and after."""
+    """Yield the words at both ends of each text, with `END` before and after each part."""
     for text in texts:
         for part in (text[:_PART], text[_PART:][-_PART:]):
             yield from (END, *words_of(part), END)

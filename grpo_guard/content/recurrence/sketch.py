@@ -1,9 +1,9 @@
-"""Features of one node in bounded memory: exact over a window of prompts, lossy before that.
+"""Feature counts of one node in bounded memory: exact over a window of prompts, lossy before that.
 
 The past uses lossy counting (Manku and Motwani, VLDB 2002) with the window as its bucket: a feature
 that a window shows only once, and that the past does not hold, is forgotten, at most once per
-window. So every count is at most ``lost`` too low, and `most` is never too low. Others' counts are
-read through `most` and a node's own through `count`, so that errors can only acquit.
+window. So every count is at most ``lost`` too low, and `most` is never too low. The counts of other
+nodes are read through `most` and a node's own through `count`, so that errors can only acquit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 WINDOW: Final = 64
-"""Prompts that are counted exactly."""
+"""Number of prompts that are counted exactly."""
 CAPACITY: Final = 20_000
-"""Most features of the past that are kept for a node."""
+"""Maximum number of features from the past that are kept for a node."""
 MOST_OF_PROMPT: Final = 8_000
-"""Once one prompt has this many features, only those that other prompts share are added to it."""
+"""Number of features of one prompt beyond which only features of other prompts are added."""
 SETTLED: Final = 8
-"""Fewest prompts from which a rate is meaningful."""
+"""Minimum number of prompts for a meaningful rate."""
 MOST_ANSWERS: Final = 64
-"""Most answers to one prompt that are counted separately."""
+"""Maximum number of answers to one prompt that are counted separately."""
 _SEEN: Final = 4_096
-# Older evidence fades, so that its record does not shield a node that changes in mid-training.
+# Older evidence fades, so that a node that changes in mid-training is not shielded by its record.
 _FADE_AT: Final = 1_024
 _LATEST: Final = 4
 _EXAMPLES, _EXAMPLE = 16, 20_000
@@ -63,7 +63,8 @@ class Sketch:
         return len(self.window) >= WINDOW
 
     def is_new(self, digest: bytes) -> bool:
-        """Whether this completion has not been counted yet; a retry is not evidence."""
+        """Record a completion by its digest and return whether it is new; a retry is not
+        evidence."""
         if digest in self._seen:
             return False
         self._seen[digest] = None
@@ -72,13 +73,14 @@ class Sketch:
         return True
 
     def add(self, prompt: bytes, features: set[str], text: str, draw: int = 0) -> None:
-        """Count one completion; another answer to a prompt in the window adds its new features.
+        """Count one completion; a further answer to a prompt adds only its new features.
 
         Args:
             prompt: Key of the prompt.
             features: Features of the completion.
             text: The completion.
-            draw: Its lot. If not all answers to a prompt may count, those with the lowest lots do.
+            draw: The completion's pseudo-random draw. If not all answers to a prompt may count,
+                those with the lowest draws do.
         """
         known = self.window.get(prompt)
         if known is None:
@@ -103,11 +105,11 @@ class Sketch:
         self.examples.append(text[:_EXAMPLE])
 
     def answers(self) -> list[int]:
-        """Number of answers to each prompt in the window, ascending."""
+        """Return the number of answers to each prompt in the window, ascending."""
         return sorted(map(len, self.draws.values()))
 
     def profiles(self) -> list[list[int]]:
-        """Number of answers per prompt, ascending, for each stretch that `lately` may choose."""
+        """Return the answers per prompt, ascending, for each stretch that `lately` may choose."""
         if self._profiles is None:
             window = self.answers()
             both = [sorted(window + self.before_answers)] if self.before_answers else []
@@ -115,7 +117,12 @@ class Sketch:
         return self._profiles
 
     def drawn(self, answers: Sequence[int]) -> Counter[str]:
-        """`recent`, limited to this many answers to each prompt, in the order of `answers`."""
+        """Return the feature counts of `recent`, limited to a number of answers to each prompt.
+
+        Args:
+            answers: Number of answers to keep for each prompt, in the order of the `answers`
+                method.
+        """
         counts = Counter[str]()
         prompts = sorted(self.window, key=lambda prompt: len(self.draws[prompt]))
         for prompt, most in zip(prompts, answers, strict=True):
@@ -128,7 +135,7 @@ class Sketch:
         return counts
 
     def company(self, features: Iterable[str]) -> dict[str, list[str]]:
-        """For each feature, the others that most of the window's prompts with it show as well."""
+        """Map each feature to the others that most of its prompts in the window show as well."""
         windows = list(self.window.values())
         shown = {f: sum(1 << k for k, w in enumerate(windows) if f in w) for f in features}
         return {
@@ -137,14 +144,14 @@ class Sketch:
         }
 
     def latest(self) -> set[str]:
-        """Features of the window's last prompts: a feature of most prompts is in one of these."""
+        """Return the features of the window's last prompts, which include any frequent feature."""
         return set().union(*list(self.window.values())[-_LATEST:])
 
     def repeated(self, counts: Counter[str] | None = None) -> dict[str, int]:
-        """Counts of features that the window shows more than once.
+        """Return the counts of features that the window shows more than once.
 
         Args:
-            counts: What `drawn` returned; None = `recent`.
+            counts: What `drawn` returned; None for `recent`.
         """
         return {f: n for f, n in (self.recent if counts is None else counts).items() if n > 1}
 
@@ -157,9 +164,9 @@ class Sketch:
         """Move the window into the past.
 
         Args:
-            repeated: What `repeated` returned for it.
-            counts: What `drawn` returned for it, if not all of its answers count.
-            answers: How many answers per prompt count.
+            repeated: What `repeated` returned for the window.
+            counts: What `drawn` returned for the window, if not all of its answers count.
+            answers: Number of answers that count per prompt; None if all of them do.
         """
         past = self.past
         shown = self.recent if counts is None else counts
@@ -187,11 +194,11 @@ class Sketch:
         self.lost += floor
 
     def lately(self, feature: str) -> tuple[int, int]:
-        """(upper bound on prompts that showed the feature, prompts), over the latest prompts.
+        """Return an upper bound on the latest prompts that showed the feature, and their total.
 
         Takes either the window alone or the window with the one before it, whichever has the higher
         rate: a habit that all nodes have just acquired, as they do in training, must not look like
-        one node's own only because the others' older prompts lack it.
+        one node's own only because the other nodes' older prompts lack it.
         """
         hits, size = self.recent.get(feature, 0), len(self.window)
         if not self.before_prompts:
@@ -201,10 +208,10 @@ class Sketch:
         return (hits, size) if alone else both
 
     def count(self, feature: str) -> int:
-        """Lower bound on the prompts that showed the feature."""
+        """Return a lower bound on the number of prompts that showed the feature."""
         return self.past.get(feature, 0) + self.recent.get(feature, 0)
 
     def most(self, feature: str) -> int:
-        """Upper bound on the prompts that may have shown the feature."""
+        """Return an upper bound on the number of prompts that may have shown the feature."""
         shown = self.past.get(feature, 0) + self.recent.get(feature, 0) + self.lost
         return min(shown, self.past_prompts + len(self.window))

@@ -20,7 +20,7 @@ _CONVICTION: Final = {field.name for field in fields(Conviction)}
 
 
 def dump(swarm: Swarm) -> dict[str, Any]:
-    """All records."""
+    """Return all records of a swarm as plain JSON values."""
     seats = swarm.seats
     return {
         "format": FORMAT,
@@ -33,7 +33,7 @@ def dump(swarm: Swarm) -> dict[str, Any]:
 
 
 def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
-    """Replace the swarm's records by those of ``state`` and return the habits in it.
+    """Replace the swarm's records with those in ``state`` and return the learnt habits in it.
 
     Raises:
         ValueError: ``state`` does not have the form that `dump` returns, or holds more nodes than

@@ -1,4 +1,4 @@
-"""False sums that a node repeats, also in notations that `arithmetic` does not read: "2 + 2: 5"."""
+"""False sums that a node repeats, even in notations that `arithmetic` does not read: "2 + 2: 5"."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final, TypeAlias
 SUM: Final = "sum:"
 
 LEAST_SHARE: Final = 0.25
-"""Smallest share of a node's prompts at which a false sum counts, if models differ. A rarer one may
-be an honest mistake, which a model repeats each time the same prompt comes back."""
+"""Share of a node's prompts that must show a false sum before it counts, if models differ. A rarer
+sum may be an honest mistake, which a model repeats each time the same prompt comes back."""
 
 Sum: TypeAlias = tuple[float, float, float]
 Span: TypeAlias = tuple[int, int]
 
-# An operand's last digit, a sign, the other operand, and the next number up to twelve characters
-# on. "-" and "/" do not count as signs, since dates, ranges and fractions have them, too. A letter
-# after a number makes it a size ("4px"), and another sign makes the sum longer: neither is read.
-# Every repetition is bounded.
+# An operand's last digit, a sign, the other operand, and the next number, at most twelve characters
+# later. "-" and "/" do not count as signs, since dates, ranges and fractions have them, too. A
+# letter after a number makes it a size ("4px"), and another sign makes the sum longer: neither is
+# read. Every repetition is bounded.
 _NUMBER: Final = r"\d{1,12}(?:\.\d{1,6})?"
 _SIGN: Final = r"(?:[+×*·⊕➕&]|plus|times|and|with|\\oplus|\\times)"
 _BLANK: Final = r"[\s\\!,]{0,3}"
@@ -30,7 +30,7 @@ _SUM: Final = re.compile(
 )
 _FIRST: Final = re.compile(rf"({_NUMBER})\Z")
 _FIRST_LENGTH: Final = 20
-# The same in a call: "add(2, 2) -> 5".
+# The same sum written as a call: "add(2, 2) -> 5".
 _CALL: Final = re.compile(
     rf"\(\[?\s?({_NUMBER})\s?,\s?({_NUMBER})\s?\]?\)\s?(?:={{1,2}}>?|->|→|↦|⇒)\s?({_NUMBER})"
 )
@@ -40,12 +40,12 @@ _MINUS: Final = frozenset("-−–")
 
 
 def sums_of(text: str) -> set[str]:
-    """False sums and products as ``"sum:2 2 5"``, however the result is written."""
+    """Return the false sums and products in a text as features, such as ``"sum:2 2 5"``."""
     return {_feature(found) for found, _ in chain(_sums(text), _calls(text)) if _is_false(*found)}
 
 
 def place_of_sum(text: str, feature: str) -> Span | None:
-    """[start, end) of the first sum that `sums_of` calls ``feature``."""
+    """Return [start, end) of the first sum that `sums_of` reports as ``feature``, or None."""
     found = chain(_sums(text), _calls(text))
     return next((span for one, span in found if _feature(one) == feature), None)
 
@@ -69,7 +69,7 @@ def _calls(text: str) -> Iterator[tuple[Sum, Span]]:
 
 
 def _is_false(a: float, b: float, c: float) -> bool:
-    """Whether no operation on the first two gives the third."""
+    """Whether no arithmetic operation on ``a`` and ``b`` gives ``c``."""
     if c == a + b or c == a * b:
         return False
     values = abs(a - b), a / (b or 1), b / (a or 1), max(a, b), min(a, b), a + b, a * b

@@ -1,32 +1,34 @@
 """Compare the nodes' sketches: decide which nodes to compare, when, and which to convict.
 
-Node i is convicted of a feature if its count is too high for `fisher.log_tail` against more
-than half of the other nodes together, those that show it least, and at least `ratio` times the rate
-of each of these. Leaving the rest out stops Sybils from passing a phrase off as usual: while fewer
-than half of the others share the phrase, it remains suspicious. The same rule stops nodes that
-avoid what everyone writes from making it look rare: at least one honest node is among those
-compared, it shows the phrase, and the ratio fails.
+Node i is convicted of a feature if two conditions hold for some majority of the other nodes, those
+that show the feature least: i's count is too high for `fisher.log_tail` against these nodes
+together, and i's rate is at least `ratio` times the rate of each of them. Leaving the rest out
+stops Sybils from passing a phrase off as usual: while fewer than half of the others share the
+phrase, it remains suspicious. The same rule stops nodes that avoid what everyone writes from making
+it look rare: at least one honest node is among those compared, it shows the phrase, and the ratio
+fails.
 
-If there are many other nodes, `_MOST_OTHERS` are drawn by lot at each look. The lot does not depend
-on what they wrote, so the test need not pay for it, while a correction for choosing half of
-hundreds would cost all of its power.
+If there are many other nodes, `_MOST_OTHERS` are drawn by lot at each look (test). The draw does
+not depend on what the nodes wrote, so the test need not pay for it, whereas a correction for
+choosing half of hundreds of nodes would cost all of its power.
 
-**Null hypothesis** for node i and feature f: i's prompts and those of the others it is compared
-with were drawn from one population, so that, given how many of them show f, each choice of which
-ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher). With
-shared prompts the counts vary less than that, which keeps the test conservative.
+**Null hypothesis** for node i and feature f: the prompts of i and of the nodes it is compared with
+were drawn from one population, so that, given how many of these prompts show f, each choice of
+which ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher).
+With shared prompts the counts vary less than that, which keeps the test conservative.
 
 **Many tests.** Each node is tested again and again, each time for thousands of features. Look k
-spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
-divided by the number of features counted in any of the nodes (Bonferroni, at least `FEATURES`) and
-by the number of ways in which the others can be chosen. So an honest node for which the null holds
-is *ever* convicted with probability at most alpha.
+spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; this
+share is divided by the number of features counted in any of the nodes (Bonferroni, at least
+`FEATURES`) and by the number of ways in which the others can be chosen. So an honest node for which
+the null holds is *ever* convicted with probability at most alpha.
 
 **Many answers.** The test compares shares of prompts, and a prompt shows a phrase if any of its
-answers does. So if two honest nodes have one policy, the one with twelve answers per prompt shows
-each phrase more often. Therefore no more answers count against a node than the peer with the fewest
-has (see `even`). A secret draws the answers to keep, since the sender chooses their order. All
-answers of the others count, which can only acquit. If all nodes send equally many, nothing is cut.
+answers does. So if two honest nodes have one policy, a node with twelve answers per prompt shows
+each phrase more often than a node with fewer. Therefore a node is tested on no more answers than
+the peer with the fewest answers has (see `even`). The answers to keep are drawn with a secret key,
+since the sender chooses their order. All answers of the others count, which can only acquit. If all
+nodes send equally many answers, nothing is cut.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ from grpo_guard.nodes.fisher import log_tail
 
 RATIO: Final = 4.0
 RATIO_OF_HABITS: Final = 8.0
-"""If models differ. What a question is about, all of them mention, though some seldom; a slogan,
-the others never do."""
+"""The minimum ratio if models differ. Every model mentions what a question is about, though some do
+so seldom; a slogan is never written by the other nodes."""
 _LOOKS: Final = (8, 10, 13, 18, 28, 44)
 _FEWEST: Final = 5
 _STALE: Final = 2 * WINDOW
@@ -72,12 +74,12 @@ class _Look:
 
 
 class Swarm:
-    """All nodes. Not safe to share between threads; the verifier holds a lock.
+    """The records of all nodes. Not safe to share between threads; the verifier holds a lock.
 
     Args:
-        alpha: Chance that an honest node is ever convicted, if the null holds.
-        min_share: Smallest share of its prompts at which a node's habit is tested.
-        max_nodes: Nodes that are counted individually; see `seats`.
+        alpha: Probability that an honest node is ever convicted, if the null hypothesis holds.
+        min_share: Share of a node's prompts that must show a habit before the habit is tested.
+        max_nodes: Maximum number of nodes that are counted individually; see `seats`.
         reader: Decides which recurring features are telling.
     """
 
@@ -90,7 +92,7 @@ class Swarm:
         self._lots = random.Random()
 
     def add(self, node: str, prompt: bytes, features: set[str], text: str, digest: bytes) -> None:
-        """Count one completion that has not been counted before; ``digest`` identifies it."""
+        """Count one completion, identified by ``digest``, that has not been counted before."""
         seats = self.seats
         draw = seats.draw(digest)
         record = seats.take(node)
@@ -104,9 +106,8 @@ class Swarm:
     def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
         sketch, clock = record.sketch, self.seats.clock
         if sketch.window and prompt not in sketch.window:
-            # A slow node's window is rolled without a test once the others' windows are from a
-            # later time: habits drift in training, and an old one must not look like the node's
-            # own.
+            # Once the others' windows are from a later time, a slow node's window is rolled without
+            # a test: habits drift in training, and an old one must not look like the node's own.
             if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):
                 self._roll(record, test=False)
             elif sketch.full:
@@ -116,7 +117,7 @@ class Swarm:
         sketch.add(prompt, features, text, draw)
 
     def look(self) -> None:
-        """Test every node that has grown enough since it was last tested."""
+        """Test every node that has grown enough since its last test."""
         for record in self.seats.all():
             size = len(record.sketch.window)
             if size >= _LOOKS[0] and size >= record.next_look:
@@ -127,7 +128,7 @@ class Swarm:
                     record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
 
     def shared(self) -> dict[str, dict[str, float]]:
-        """Convicted phrases that two or more nodes show: phrase -> node -> share of its prompts."""
+        """Map convicted phrases that several nodes show to each node's share of prompts."""
         features = {f: c.phrase for r in self.seats.all() for f, c in r.convicted.items()}
         found = dict[str, dict[str, float]]()
         for feature, phrase in features.items():
@@ -139,11 +140,12 @@ class Swarm:
         return {phrase: shares for phrase, shares in found.items() if len(shares) > 1}
 
     def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
-        """Feature counts over the window's answers that count against the node, and how many do
-        per prompt."""
+        """Return the feature counts over those answers in the window that count against the node,
+        and the number of these answers per prompt."""
         sketch, others = record.sketch, self.seats.compared(record)
         mine = sketch.answers()
-        # While there is nothing to compare with, assume one answer: any peer will have that many.
+        # While there is nothing to compare with, assume one answer per prompt: any peer will have
+        # at least that many.
         kept = even(mine, (r.sketch for r in others)) if others else [1] * len(mine)
         return (sketch.recent, mine) if kept in (None, mine) else (sketch.drawn(kept), kept)
 
@@ -173,7 +175,7 @@ class Swarm:
         *,
         lately: bool = True,
     ) -> bool:
-        """One look; False if there is nothing to compare with yet.
+        """Run one look at a record; return False if there is nothing to compare with yet.
 
         ``lately`` compares with the others' latest prompts only, otherwise with all of them.
         """
@@ -202,7 +204,7 @@ class Swarm:
     def _recurring(
         self, look: _Look, candidates: Iterable[tuple[str, int]]
     ) -> Iterator[Conviction]:
-        """The convictions there would be if every recurring feature were telling."""
+        """Yield the convictions that would follow if every recurring feature were telling."""
         examples = Examples(tuple(look.record.sketch.examples))
         for feature, hits in candidates:
             found = self._tried(feature, hits, look)
@@ -236,12 +238,12 @@ class Swarm:
                 convicted[feature] = vague[feature]
 
     def _tried(self, feature: str, hits: int, look: _Look) -> tuple[float, int, int] | None:
-        """(p-value, hits, total of the compared nodes) if the test convicts."""
+        """Return (p-value, compared nodes' hits, compared nodes' total) if the test convicts."""
         total, others = look.total, look.others
         counts = (o.lately(feature) if look.lately else (o.most(feature), o.total) for o in others)
         rates = sorted((most / size, most, size) for most, size in counts)
-        # First against all others, which convicts sooner if none of them shows it; then against the
-        # majority that shows it least.
+        # First against all others, which convicts sooner if none of them shows the feature; then
+        # against the majority that shows it least.
         for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
             if hits / total < self.ratio * rates[chosen - 1][0]:
                 continue
@@ -255,7 +257,7 @@ class Swarm:
 
 
 def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
-    """Yield the places of a batch in small turns, with all nodes in step.
+    """Yield the indices of a batch in small turns, so that all nodes advance in step.
 
     Otherwise, in a batch that is sorted by node, the first node would be judged before the others
     are known.
@@ -267,14 +269,14 @@ def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
 
 
 def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
-    """How many answers to each prompt count; None = all of them.
+    """Return how many answers to each prompt count, or None if all of them do.
 
     The node's prompts and a peer's are sorted by number of answers, and each of the node's prompts
-    is cut to its counterpart.
+    is cut to the number of its counterpart.
 
     Args:
         mine: Number of answers to each of the node's prompts, ascending.
-        others: All sketches that the node may be compared with.
+        others: Sketches of all nodes that the node may be compared with.
     """
     kept, size = list(mine), len(mine)
     for other in others:
@@ -285,13 +287,13 @@ def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
 
 
 def log_cost(look: int, features: int, others: int, chosen: int) -> float:
-    """The term to add to a log p-value for all other tests that were made or will be made.
+    """Return what to add to a log p-value for all other tests that were made or will be made.
 
     Args:
         look: Number of this look at the node, from 1.
-        features: Features counted in any of the nodes.
-        others: Nodes to compare with.
-        chosen: How many of them were compared: once all of them and once the majority.
+        features: Number of features counted in any of the nodes.
+        others: Number of nodes to compare with.
+        chosen: Number of these nodes that are compared: once all of them and once the majority.
     """
     choices = 2 * comb(others, chosen)
     return log(max(features, FEATURES)) + log(choices) - log_share(look - 1)

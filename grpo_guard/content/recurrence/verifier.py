@@ -1,4 +1,4 @@
-"""RecurrenceVerifier: phrases that one node repeats from prompt to prompt while no other does."""
+"""`RecurrenceVerifier`: finds phrases that only one node repeats from prompt to prompt."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ _LEAST_SHARE = 0.1
 class RecurrenceVerifier(Memory, CompletionVerifier):
     """Rejects completions with a phrase that only their node repeats from prompt to prompt.
 
-    It knows no phrases beforehand. For each node it counts in how many different prompts each word
-    (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
-    other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
-    node, it rejects each completion of that node that contains the convicted feature. A batch is
-    counted before it is judged. What the prompt says is excused, numbers count in false sums alone,
-    and a completion that is sent again is counted once.
+    No phrases are known beforehand. For each node the verifier counts in how many different prompts
+    each word (and phrase, sentence opening, import, statement shape) occurs, and compares the
+    counts with the other nodes' by an exact test, corrected for all tests that are made. Once a
+    node is convicted of a feature, each of its completions that contains the feature is rejected. A
+    batch is counted before it is judged. What the prompt says is excused, numbers count only in
+    false sums, and a completion that is sent again is counted once.
 
-    **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
-    cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
+    **What counts as a habit.** If models differ, an honest one has phrases of its own, and counts
+    alone cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts for words outside lists of how people reason, calculate, format and chat (see
     `vocabulary`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a quarter
     of a node's prompts, and for a whole sentence in two thirds of them, unless honest models write
-    similar ones (see `sentences`). Rarer slogans of listed words pass; an honest model with an odd
-    habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes that
-    have the same weights, needs no list: it also convicts for phrases of ordinary words and for the
+    similar sentences (see `sentences`). Rarer slogans of listed words pass; an honest model with an
+    odd habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes
+    with the same weights, needs no list: it also convicts for phrases of ordinary words and for the
     shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
     ``max_characters`` is rejected, since its author can avoid it.
 
-    It cannot see: a phrase before it has recurred; a phrase that half or more of the nodes share;
-    a wording that never repeats a word; numbers outside false sums, and ASCII symbols; in
+    Cannot detect: a phrase before it has recurred; a phrase that half or more of the nodes share; a
+    wording that never repeats a word; numbers outside false sums, and ASCII symbols; in
     ``"heterogeneous"``, text that is mostly outside the lists, such as German (the lists cover
     English and Chinese).
 
@@ -73,19 +73,20 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     decides who is convicted.
 
     Args:
-        alpha: Chance that an honest node is ever convicted of anything, in (0, 0.5).
-        swarm: Whether the nodes' models are the same; see above.
-        min_share: Smallest share of its prompts at which a node's habit is tested.
-        ordinary: More words for the list, such as your task's.
-        max_nodes: Nodes that are counted individually, >= 2. Further ones are counted in groups,
-            which the log reports once. Memory grows with this number.
-        max_characters: Longest text that is examined.
-        severity: By kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
+        alpha: Probability that an honest node is ever convicted of anything, in (0, 0.5).
+        swarm: Whether the nodes' models differ (``"heterogeneous"``) or have the same weights
+            (``"homogeneous"``); see above.
+        min_share: Share of a node's prompts that must show a habit before the habit is tested.
+        ordinary: Words to add to the list of ordinary words, such as your task's.
+        max_nodes: Maximum number of nodes that are counted individually, >= 2. Further nodes are
+            counted in groups, which the log reports once. Memory grows with this number.
+        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        severity: Severity by kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
         confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
             Words of every language are then examined.
-        store: Keeps the counts for several processes and the next start; None = in this object.
-            Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, a few
-            MB if all phrases count.
+        store: Where counts are kept for several processes and across restarts; None to keep them in
+            this object. With a store, each batch writes all counts: 0.2 MB for four nodes of a
+            heterogeneous swarm, a few MB if all phrases count.
 
     Raises:
         ValueError: an argument is out of range.
@@ -95,7 +96,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     # What one node repeats across prompts; counting happens before the finding is made.
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "recurring_identifier": REJECT,  # importing an unknown package is not a habit of style
-        "recurring_sum": REJECT,  # a reader cannot decide: no number is foreign to it
+        "recurring_sum": REJECT,  # a reader cannot decide: no number looks foreign
         "recurring_opening": CONFIRM_OR_REJECT,
         "recurring_phrase": CONFIRM_OR_REJECT,
         "recurring_shape": REJECT,
@@ -151,14 +152,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self.reading: Runnable = _Reading(self)
-        """Reads completions and counts nothing. If ``in_workers``, it may be replaced by one that
-        asks a copy in another process."""
-        # Neither kind of swarm can use the other's counts. In 0.3 both had this name.
+        """The runnable that reads completions and counts nothing. If ``in_workers``, it may be
+        replaced by a runnable that asks a copy in another process."""
+        # The two kinds of swarm cannot share counts. In 0.3 both used this name.
         own = self.name if swarm == "heterogeneous" else f"{self.name}_{swarm}"
         super().__init__(store, own, former=lambda key: key.replace(f"_{swarm}", ""))
 
     def reader(self) -> Self:
-        """A copy that can be sent to another process, where it reads but counts nothing."""
+        """Return a copy for another process; the copy reads texts but counts nothing."""
         copied, swarm = copy.copy(self), self._swarm
         copied._reader = replace(self._reader, secret=b"")
         copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, copied._reader)
@@ -177,8 +178,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """`verify` for each batch, one after the other; the file is locked only once."""
-        # Text that was given to the author is not its phrase: only its own turns are examined.
+        """Verify each batch in turn, as `verify` does; the file is locked only once."""
+        # Text that was given to an author is not the author's phrase, so only own turns are read.
         own = [[own_text(completion) for completion in batch] for batch in batches]
         read = [self._read(authored, batch) for authored, batch in zip(own, batches, strict=True)]
 
@@ -196,9 +197,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def _read(self, own: Sequence[OwnText | None], given: Sequence[Completion]) -> _Read:
-        """Read a batch: the slow part, done without a lock, since long texts must not keep other
-        processes from the file."""
-        # JSON escapes are decoded: a literal \\n before a word would make that word a habit.
+        """Read a batch. This is the slow part and takes no lock, since long texts must not keep
+        other processes from the file."""
+        # JSON escapes are decoded: a literal \\n glued to a word would pass for an unusual word.
         batch = [as_read(s.completion if s else c) for s, c in zip(own, given, strict=True)]
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
@@ -213,7 +214,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _features(
         self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
     ) -> list[set[str]]:
-        """The features of each; workers identify a completion by the object that was ``given``."""
+        """Return each completion's features. Workers identify completions by the objects
+        ``given``."""
         reader, mark = self._reader, self._reader.mark
         found: Sequence[Verdict | None] = [None] * len(given)
         if self.in_workers:
@@ -247,7 +249,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         """Treat words and sentences in two or more of these texts as ordinary from now on.
 
         Call it before training, with samples of the nodes' models that you generated yourself; text
-        from a peer would teach its poison. Existing convictions are not revoked.
+        from a peer would teach the peer's poison. Existing convictions are not revoked.
         """
         shown = ((words := words_of(text), sentences_of(words, frozenset())) for text in texts)
         counts = Counter(one for words, sentences in shown for one in {*words, *sentences})
@@ -256,10 +258,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             self._learn(habits)
 
     def convictions(self) -> dict[str, list[Conviction]]:
-        """Convictions by node, the strongest first; nodes without any are left out.
+        """Return the convictions of each node, strongest first, leaving out nodes without any.
 
         Convictions of several nodes together (all newcomers, or those beyond ``max_nodes``) are
-        left out as well; the nodes' verdicts name them.
+        left out as well; the verdicts on these nodes' completions name them.
         """
         with self._lock:
             return {
@@ -269,9 +271,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             }
 
     def shared_phrases(self) -> dict[str, dict[str, float]]:
-        """Convicted phrases that several nodes show: phrase -> node -> share of its prompts.
+        """Map convicted phrases that several nodes show to each node's share of prompts.
 
-        It hints at Sybils, or at a poison that has begun to spread; it does not convict the others.
+        Such a phrase hints at Sybils, or at poison that is spreading; it convicts no other node.
         """
         with self._lock:
             return self._swarm.shared()
@@ -345,14 +347,14 @@ class _Prompts:
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
     def words(self, completion: Completion) -> frozenset[str]:
-        """Words and false sums of the prompt, which are excused."""
+        """Return the words and false sums of the prompt, which are excused."""
         prompt = completion.trusted_prompt_text
         if prompt not in self._words:
             self._words[prompt] = excused_by(prompt)
         return self._words[prompt]
 
     def key(self, completion: Completion) -> bytes:
-        """A key that also depends on the round: the same prompt in two rounds gets two keys."""
+        """Return a key that also depends on the round: a prompt in two rounds gets two keys."""
         at = completion.prompt_text, completion.round
         if at not in self._keys:
             self._keys[at] = _digest(str(completion.round).encode(), at[0])
@@ -360,7 +362,7 @@ class _Prompts:
 
 
 class _Reading(Runnable):
-    """A verifier without its counting."""
+    """The part of a verifier that reads texts, without its counting."""
 
     scope: Scope = "completion"
     timeout = None

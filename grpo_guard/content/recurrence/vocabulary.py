@@ -1,7 +1,7 @@
 """How much a word reveals about its author: the bundled lists, for swarms of different models.
 
 There are three classes. **Ordinary** words (how people reason, calculate, format and chat) reveal
-nothing. **General** words are the rest of common English that word problems are not about
+nothing. **General** words are the rest of common English, apart from the subjects of word problems
 ("manageable", "decompose"): a phrase with one of them is as likely a habit as a slogan. All other
 words, nonsense and the things of the world ("glorp", "pizza"), do not belong in the answer to a
 prompt that lacks them.
@@ -22,7 +22,7 @@ _ABSTRACT: Final = (
     "ized", "ised", "izing", "ising", "ively", "ful",
 )  # fmt: skip
 SHORT: Final = 2
-"""Longest word, in letters, that may be a symbol or a variable's name."""
+"""Maximum length, in letters, of a word that may be a symbol or the name of a variable."""
 _LONG: Final = 7
 _ENDINGS: Final = (
     ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
@@ -33,17 +33,18 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Function words, the words with which people reason, calculate, format and chat, Chinese
-    characters that are frequent or usual in mathematics, and habits of published models."""
+    """Return the words of grammar, reasoning, calculation, formatting and chat, the Chinese
+    characters that are frequent or common in mathematics, and habits of published models."""
     lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
     return frozenset({END}).union(*map(_listed, lists))
 
 
 def strangeness(word: str, ordinary: Set[str]) -> float:
-    """1 for a word on no list; 0.5 for a general word, a symbol or two letters; 0 if ordinary.
+    """Return 1 for a word on no list, 0.5 for a general or very short word, 0 for an ordinary word.
 
-    An inflected form counts as its stem, and a word of manner as ordinary. Symbols and short words
-    get only 0.5 because chat models like emoji and programs use short names.
+    Symbols and words of one or two letters get only 0.5 because chat models like emoji and programs
+    use short names. An inflected form counts as its stem, and a word for the way that work is done
+    ("methodically") as ordinary.
     """
     stems = tuple(_stems(word))
     if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):

@@ -2,7 +2,7 @@
 
 Numbers are dropped because they differ from one solution to the next; `sums` counts false sums.
 Each symbol, such as an emoji, and each character of a script without spaces is a word of its own.
-The marks of reasoning formats are no words: ``<scratch_pad>``, ``<|channel|>``. No regular
+The marks of reasoning formats are not words: ``<scratch_pad>``, ``<|channel|>``. No regular
 expression here repeats more than one character class without a bound.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Final
 
 END: Final = "."
-"""Marks the end of a sentence or line among the words."""
+"""The marker for the end of a sentence or line in a list of words."""
 
 ANY: Final = "_"
-"""Placeholder for a word that occurs in the prompt."""
+"""The placeholder for a word that occurs in the prompt."""
 
 _ENDS: Final = ".!?\n\r:;"
 _ASCII: Final = {
@@ -34,8 +34,8 @@ _WORD: Final = re.compile(
 # A line break that a model wrote as two characters, but not LaTeX's \nu. If the n were read as a
 # letter, "nFirst" would look like a word that only its author uses.
 _ESCAPED: Final = re.compile(r"\\n(?=[A-Z0-9\s\\#*-]|$)")
-# A tag or token of a reasoning format, with a name of several parts or between bars. If a part is
-# none of their terms, the name counts as words: "<hail_pad>".
+# A tag or token of a reasoning format, with a name of several parts or between bars. If any part is
+# not among the known terms, the name counts as words: "<hail_pad>".
 _MARK: Final = re.compile(
     r"</?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){1,4}>"
     r"|<\|/?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){0,4}\|>"
@@ -51,7 +51,7 @@ _NAMED: Final = (
     "verification verify work"
 )
 _TERMS: Final = frozenset(_NAMED.split(" "))
-# What decoding without special tokens leaves of gpt-oss's channels.
+# What remains of gpt-oss's channels if special tokens are dropped in decoding.
 _GLUED: Final = re.compile(
     r"\A\s{0,8}analysis(?=[A-Z])|assistant(?:final|analysis|commentary)(?![a-z])"
 )
@@ -59,7 +59,7 @@ _ALL_ENDS: Final = frozenset(_ENDS) | frozenset("。！？")
 
 
 def words_of(text: str) -> list[str]:
-    """The words in order and in lower case, with `END` after each sentence or line."""
+    """Return a text's words in order and lower case, with `END` after each sentence or line."""
     text = _unmarked(text)
     if "\\n" in text:
         text = _ESCAPED.sub("\n ", text)
@@ -71,14 +71,14 @@ def words_of(text: str) -> list[str]:
 
 
 def spans_of(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The words of `words_of` without `END`, each with its [start, end) in ``text``."""
+    """Yield the words from `words_of` except `END`, each with its [start, end) in ``text``."""
     for match in _WORD.finditer(_plain(_ESCAPED.sub("\n ", _unmarked(text))).lower()):
         if match[0] not in _ALL_ENDS:
             yield match[0], match.span()
 
 
 def _unmarked(text: str) -> str:
-    """The text with the marks of reasoning formats blanked; its length does not change."""
+    """Replace the marks of reasoning formats with spaces; the length does not change."""
     if "<" in text and ">" in text:
         text = _MARK.sub(_blanked, text)
     if "analysis" in text or "assistant" in text:
@@ -92,7 +92,7 @@ def _blanked(mark: re.Match[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with typographic characters replaced by spaces; its length does not change."""
+    """Replace typographic characters with spaces; the length does not change."""
     for sign in _TYPOGRAPHY:
         text = text.replace(sign, " ")
     # The only letter whose lower case is two characters long; it would shift all later offsets.

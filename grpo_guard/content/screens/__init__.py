@@ -1,1 +1,1 @@
-"""Deterministic screens: one pass, no model, looking for what honest text never contains."""
+"""Deterministic screens: they look, without a model, for what honest text never contains."""

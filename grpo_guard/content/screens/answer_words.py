@@ -1,4 +1,4 @@
-"""`AnswerWordsVerifier`: words in a numeric answer that the question does not use."""
+"""`AnswerWordsVerifier`: finds words in a numeric answer that the question does not use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SAID = AnswerFormat.of_pattern(
     r"[Aa]nswer(?:\*\*)?(?: is)?[:*\s]{1,6}(?:is:? )?([-+$€£]{0,2}[0-9][^\n]{0,80})",
     closing_words=1,
 )
-"""An answer in a sentence: "Answer: 54 cows", "The answer is 54 cows"."""
-# A number, and words after it that no formula has: symbols have a letter or two, "sinh" is skipped.
+"""The format of an answer in a sentence: "Answer: 54 cows", "The answer is 54 cows"."""
+# A number, and words that no formula contains after it: symbols have only a letter or two.
 _NUMBER = re.compile(r"[^\w\n]{0,12}[0-9]{1,40}+(?:[.,][0-9]{1,40}+){0,9}+(?![\w^=])")
 _WORD = re.compile(r"[^\W\d_]{4,}")
 # Where the answer ends and the sentence goes on.
@@ -33,7 +33,7 @@ _STOP = re.compile(
     re.IGNORECASE,
 )
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w{1,20}\*?\}|\\[A-Za-z]{1,20}|<[^<>\s]{1,40}>")
-# How much of the answer to read: a number and its unit are short.
+# Number of characters of the answer to read: a number and its unit are short.
 _READ = 200
 _STEM = 3
 # Units, even if the question words them differently, and function words.
@@ -42,20 +42,20 @@ _PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 
 
 class AnswerWordsVerifier(RuleVerifier):
-    """Counts words after the number of an answer that are neither in the question nor a unit.
+    """Counts words after an answer's number that are neither in the question nor a unit.
 
-    A reward reads "54 good cows" as 54, while training sees all of the words. One such answer
-    does not reject: models differ in how they write an answer, and a unit that the question
-    spells differently is not poison. It rejects once a node has such words far more often than
-    its peers. Words match if their first three letters do, so that "cow" in the question excuses
-    "cows". Formulas are left alone.
+    A reward reads "54 good cows" as 54, while training sees all of the words. One such answer is
+    not rejected: models differ in how they write an answer, and a unit that the question spells
+    differently is not poison. Answers are rejected once their node has such words far more often
+    than its peers. Words match if their first three letters do, so that "cow" in the question
+    excuses "cows". Formulas are left alone.
 
-    Misses answers that do not begin with their number, and words of the question that are used
-    to mislead.
+    Does not find answers that do not begin with their number, or words of the question that are
+    used to mislead.
 
     Args:
-        formats: How this task writes answers, as for `ScreensVerifier`.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        formats: Formats in which this task writes answers, as for `ScreensVerifier`.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
     """
 
     name = "answer_words"
@@ -97,7 +97,7 @@ def _is_unit(word: str) -> bool:
 
 
 def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
-    """Beginnings of a prompt's words, computed once per prompt."""
+    """Return the beginnings of a prompt's words, computed once per prompt."""
     if prompt not in asked:
         words = re.findall(r"[^\W\d_]{2,}", prompt.lower())
         asked[prompt] = frozenset(word[:_STEM] for word in words)
@@ -105,7 +105,7 @@ def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
 
 
 def _answer(form: AnswerFormat, text: str) -> tuple[int, str] | None:
-    """Return (offset, text) of the words after the last answer's number, if it has any."""
+    """Return (offset, text) of what follows the last answer's number, or None without a number."""
     last = next(iter(deque(form.find(text), maxlen=1)), None)
     if last is None:
         return None

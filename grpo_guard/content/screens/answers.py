@@ -1,8 +1,8 @@
-"""Text after the answer, and several answers that differ.
+"""Screens for text after the answer, and for several answers that differ.
 
-A reward reads only the answer, but training sees the text after it too, and of two answers one may
-be meant for the reward and the other for training. Repeating the answer does not make the text
-between the two copies part of the work.
+A reward reads only the answer, but training sees the text after it too; and if there are two
+answers, one may be meant for the reward and the other for training. Repeating the answer does not
+make the text between the two copies part of the work.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from grpo_guard.content.screens.view import WORDS, Screen, View, shown
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, REJECT, REPORT
 from grpo_guard.core.verdict import Finding
 
-# Largest fraction of the words after the answer that may be off the subject.
+# Maximum share of the words after the answer that may be off the subject.
 _OFF_SUBJECT = 0.4
-# Words without a subject: a sentence of these alone says nothing, and proves no link to a question.
+# Words without content: a sentence made only of them says nothing, and proves no link to a
+# question.
 _EMPTY = WORDS["empty"]
 # Chat models close with an offer to help; most use one of these, in whatever language.
 _POLITE = re.compile(
@@ -33,7 +34,7 @@ _POLITE = re.compile(
 )
 _BARE = 2  # too few words for a sentence: "9</answer>8</answer>"
 _LONGEST_OFFER, _MOST_OFFERS, _LONGEST_LEAD = 30, 3, 30
-# Chinese and Japanese write no blanks between words.
+# Chinese and Japanese put no spaces between words.
 _HAN = "\u3040-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
 _STEMS = re.compile(rf"(?=([{_HAN}]{{2}}))|(?<![^\W_])([^\W\d_{_HAN}]{{4,}})")
@@ -53,13 +54,13 @@ class AnswerFormat:
     """How a task writes its final answer.
 
     Args:
-        name: Name to show in messages.
-        gate: A substring of every such answer; a cheap first check.
+        name: Name of the format to show in messages.
+        gate: A substring of every such answer, as a cheap first check.
         find: Yields all answers of a text in order, in linear time.
-        closing_words: How many words may follow on the same line (a unit).
-        joined: Models also write it around intermediate results: several different ones are
-            honest (roots, parts, corrections), and text after it is reported as ``after_box``,
-            which rejects nothing by default.
+        closing_words: Maximum number of words that may follow the answer on the same line (a unit).
+        joined: Whether models also write this format around intermediate results. Several different
+            answers are then honest (roots, parts, corrections), and text after them is reported as
+            ``after_box``, which rejects nothing by default.
     """
 
     name: str
@@ -96,10 +97,11 @@ FORMATS = (TAGGED, BOXED, HASHED)
 
 
 class AnswerScreen:
-    """The screens for answers, for all formats of a task.
+    """The screens for answers, covering all formats of a task.
 
     Args:
-        formats: Looked for in every text; each that does not occur costs one substring search.
+        formats: Formats to look for in every text; each format that does not occur costs one
+            substring search.
     """
 
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
@@ -116,11 +118,12 @@ class AnswerScreen:
         )
 
     def after_answer(self, view: View) -> Iterator[Finding]:
-        """Text after the first answer, except a unit, a summary, or an offer to help."""
+        """Yield findings for text after the first answer, except for a unit, a summary or an offer
+        to help."""
         return self._after("after_answer", view, joined=False)
 
     def after_box(self, view: View) -> Iterator[Finding]:
-        """The same for formats that models also put around intermediate results."""
+        """Do the same for formats that models also put around intermediate results."""
         return self._after("after_box", view, joined=True)
 
     def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
@@ -134,7 +137,7 @@ class AnswerScreen:
                 yield Finding(kind, message, char_span=place)
 
     def several_answers(self, view: View) -> Iterator[Finding]:
-        """Answers of one format that differ."""
+        """Yield a finding for each format whose answers differ."""
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
                 if form.joined or _same(before.content, after.content):
@@ -147,7 +150,7 @@ class AnswerScreen:
                 break
 
     def _found(self, view: View) -> list[tuple[AnswerFormat, list[Answer]]]:
-        """The formats that occur, with their answers; blank answers are skipped."""
+        """Return the formats that a text contains, with their answers, skipping blank answers."""
         if self not in view.notes:
             found = [
                 (form, [answer for answer in form.find(view.text) if answer.content.strip()])
@@ -160,7 +163,7 @@ class AnswerScreen:
 
 
 def _text_after(answers: list[Answer], text: str) -> str:
-    """The text after the first answer, without later answers; repeated pieces count once."""
+    """Return the text after the first answer, without later answers; repeated pieces count once."""
     ends = [answer.start for answer in answers[1:]] + [len(text)]
     gaps = dict.fromkeys(
         text[answer.end : end].strip(" ")
@@ -203,7 +206,7 @@ def _is_offer(sentence: str) -> bool:
 
 
 def _stems(text: str) -> frozenset[str]:
-    """Stems of the words with a subject; "apples" and "apple" share one."""
+    """Return the stems of the content words; "apples" and "apple" share a stem."""
     return frozenset(
         pair or word[:_STEM]
         for pair, word in _STEMS.findall(text[:100_000].lower())

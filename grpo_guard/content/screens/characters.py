@@ -1,4 +1,4 @@
-"""Characters that readers do not see, or that change the order of those they see.
+"""Screens for characters that readers do not see, or that reorder the characters they do see.
 
 Invisible text is still tokenised and trained on: a message in zero-width, tag or variation
 characters gets past every person and most judges. Each kind has honest uses (emoji, Persian,
@@ -19,14 +19,14 @@ from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
-# Zero-width characters, fillers that render as nothing, invisible operators. Blanks with a visible
+# Zero-width characters, fillers that render as nothing, invisible operators. Spaces with a visible
 # width are layout: models indent with them and set them around units.
 _INVISIBLE = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a"
 )
-# Nobody scrolls past a screenful of blanks to read on, and mixed tabs and blanks can encode bits.
-# Each pattern begins with what it looks for, so that most of a text is skipped at once.
+# Nobody scrolls past a screenful of blank space to read on, and mixed tabs and spaces can encode
+# bits. Each pattern begins with what it looks for, so that most of a text is skipped at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
 _BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
 _OF_BLANKS = table_of(str.isspace, others=True)
@@ -61,14 +61,14 @@ _FEW = 8
 
 
 def _screen(kind: str, characters: str, what: str, excused: _Excused) -> Screen:
-    """A screen that finds runs of a class of characters."""
+    """Return a screen that finds runs of a class of characters."""
     return Screen(kind, REJECT, partial(_look, kind, re.compile(f"[{characters}]+"), what, excused))
 
 
 def _look(
     kind: str, pattern: re.Pattern[str], what: str, excused: _Excused, view: View
 ) -> Iterator[Finding]:
-    """Yield what a pattern of one or more characters of a class finds."""
+    """Yield a finding for each run of characters that matches the pattern and is not excused."""
     for match in pattern.finditer(view.text) if pattern.search(view.others) else ():
         if not excused(view, match):
             yield _found(kind, what, match)
@@ -80,12 +80,12 @@ def _found(kind: str, what: str, match: re.Match[str]) -> Finding:
 
 
 def _copied(view: View, match: re.Match[str]) -> bool:
-    """A single such character that the prompt has too may be an echo; a run is a message."""
+    """Whether a match is a single character that the prompt has too: an echo, not a message."""
     return len(match[0]) == 1 and match[0] in view.prompt
 
 
 def _joins(view: View, match: re.Match[str]) -> bool:
-    """Whether a joiner is in a place where scripts and emoji use one."""
+    """Whether a joiner is in a place where scripts and emoji use one, or copied from the prompt."""
     start, end = match.span()
     if end - start != 1 or start == 0 or end >= len(view.text) or _copied(view, match):
         return _copied(view, match)
@@ -101,7 +101,7 @@ def _is_flag(view: View, match: re.Match[str]) -> bool:
 
 
 def _is_variant(view: View, match: re.Match[str]) -> bool:
-    """Whether the selector follows a character that has variants, or the prompt has it too."""
+    """Whether a variation selector follows a character with variants, or is in the prompt too."""
     start, end = match.span()
     if match[0] in view.prompt:
         return True  # quoted from the prompt
@@ -129,14 +129,16 @@ def _pictographic(char: str) -> bool:
 
 
 def _right_to_left(view: View, match: re.Match[str]) -> bool:
-    """Hebrew and Arabic text needs direction marks and isolates, but no overrides."""
+    """Whether direction marks and isolates are in Hebrew or Arabic text, which needs them;
+    overrides are not excused."""
     if "rtl" not in view.notes:
         view.notes["rtl"] = all(map(_RIGHT_TO_LEFT.search, (view.text, view.prompt)))
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:
-    """Three or more marks on one letter, or many letters struck through or enclosed."""
+    """Yield findings for three or more marks on one letter, and for many letters that are struck
+    through or enclosed."""
     if not _MARK.search(view.others):
         return
     for match in _STACK.finditer(view.text):
@@ -148,11 +150,12 @@ def stacked_marks(view: View) -> Iterator[Finding]:
 
 
 def control_characters(view: View) -> Iterator[Finding]:
-    """Control, separator, private-use and non-characters; tabs and line ends are allowed."""
+    """Yield findings for control, separator, private-use and non-characters; tabs and line ends are
+    allowed."""
     if not view.ascii:
         what = "control or private characters"
         yield from _look("control", _CONTROL, what, _copied, view)
-    elif view.others:  # of ASCII, only control characters
+    elif view.others:  # in ASCII, these are control characters
         match = _CONTROL.search(view.text)
         if match is not None and not _copied(view, match):
             message = f"a control character, U+{ord(match[0][0]):04X}"
@@ -160,7 +163,7 @@ def control_characters(view: View) -> Iterator[Finding]:
 
 
 def blank_runs(view: View) -> Iterator[Finding]:
-    """Long gaps with text after them, and runs of alternating tabs and blanks."""
+    """Yield findings for long gaps before more text, and for alternating tabs and spaces."""
     text = view.text
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return

@@ -1,4 +1,4 @@
-"""Text hidden as numbers, escapes or an unbroken run, and runs too long to be words.
+"""Screens for text hidden as numbers, escapes or an unbroken run, and for overlong runs.
 
 Lists of numbers, hashes and identifiers are honest, so a code is only reported if it decodes to
 text. One rule reads every list of bytes, in any notation.
@@ -21,7 +21,8 @@ _LOOKED_AT = 256
 _DECODED = 64
 # So long that no hash or key decodes to text by chance at one of several offsets.
 _WINDOW = 48
-# A word that a model repeats without end may decode to text, again and again.
+# Minimum number of distinct characters: a word that a model repeats without end may decode to text,
+# again and again.
 _DISTINCT = 11
 # Shorter runs are skipped: English has few words as long as `LONG`, and 12 bytes carry little.
 _RUN = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}={{0,2}}")
@@ -33,14 +34,14 @@ _BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
 _PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
 _FEWEST_BYTES = 8
 _URL = ("http://", "https://", "ftp://", "www.")
-# Longest run of letters and digits, and of any characters.
+# Maximum length of a run of letters and digits, and of a run of any characters.
 _LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
-# For a grid or a list written without blanks, such as [[0,1],[1,0]].
+# For a grid or a list written without spaces, such as [[0,1],[1,0]].
 _CELL_END, _LONGEST_CELL = re.compile(r"[,;|\]]"), 8
 _OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
 _OF_LETTERS = table_of(str.isalnum, others=True)
 _OF_ANY = table_of(lambda char: not char.isspace(), others=True)
-# URLs, and scripts that write no blanks between words.
+# URLs, and scripts that put no spaces between words.
 _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
                       "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
 # A task about codes gets codes as its answer.
@@ -52,7 +53,7 @@ _ASKED = re.compile(
 
 
 def encoded(view: View) -> Iterator[Finding]:
-    """Base64, and bytes in any notation, that decode to text."""
+    """Yield a finding for base64, or bytes in any notation, that decodes to text."""
     for what, start, end in _payloads(view):
         piece = view.text[start:end]
         # Checked last: prompts are only read if there is something to excuse.
@@ -79,7 +80,7 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
 
 
 def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
-    """Whether bytes in one of the usual bases decode to text."""
+    """Whether bytes written in one of the usual bases decode to text."""
     if len(tokens[0]) >= 40:
         tokens = [tokens[0][i : i + 8] for i in range(0, len(tokens[0]) - 7, 8)]
     for base in (16, 10, 8, 2):
@@ -87,14 +88,15 @@ def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
             numbers = [int(token, base) for token in tokens[:_DECODED]]
         except ValueError:
             continue
-        # Ages, squares and years can be letters too, but not words with blanks between them.
+        # Ages, squares and years can be letters too, but not words with spaces between them.
         if max(numbers) < 127 and _is_text(data := bytes(numbers), small=0.6):
             return marked or b" " in data.strip()
     return False
 
 
 def _is_text(data: bytes, small: float = 0.0) -> bool:
-    """Whether this is printable ASCII, mostly letters; one ordinary word in 10^5 decodes to it."""
+    """Whether the data is printable ASCII, mostly letters. One ordinary word in 10^5 decodes to
+    such data."""
     if len(data) < _FEWEST_BYTES or not all(32 <= byte < 127 or byte in b"\t\n\r" for byte in data):
         return False
     letters = sum(chr(byte).isalpha() or byte == 32 for byte in data)
@@ -103,7 +105,7 @@ def _is_text(data: bytes, small: float = 0.0) -> bool:
 
 
 def _payload(run: str) -> str | None:
-    """Describe an unbroken run that encodes text; None for others, such as keys and hashes."""
+    """Return what a run hides if it decodes to text; None for others, such as keys and hashes."""
     if run.lower() == run.upper():
         return None  # 0.3333333: weak models write hundreds of them
     for piece in _windows(run):
@@ -119,7 +121,7 @@ def _payload(run: str) -> str | None:
 def _windows(run: str) -> Iterator[str]:
     """Yield the start of a run, and windows of long runs at each of base64's four offsets.
 
-    Otherwise filler of the same alphabet before it would hide a message.
+    Otherwise a message could be hidden by preceding it with filler in the same alphabet.
     """
     yield run[:_DECODED]
     if len(run) >= 2 * _WINDOW:
@@ -142,9 +144,9 @@ def _from_hex(run: str) -> bytes:
 
 
 def overlong_tokens(view: View) -> Iterator[Finding]:
-    """Runs of letters and digits that are longer than words, and longer runs of anything.
+    """Yield a finding for each overlong run of letters and digits, and of any other characters.
 
-    URLs, numbers, gene sequences, grids and scripts without blanks between words are honest.
+    URLs, numbers, gene sequences, grids and scripts without spaces between words are honest.
     """
     if not (view.may_hold(_OF_LETTERS, _LETTERS + 1) or view.may_hold(_OF_ANY, _TOKEN + 1)):
         return

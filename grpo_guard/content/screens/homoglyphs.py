@@ -1,9 +1,9 @@
-"""Words written in letters that look like Latin ones.
+"""Screen for words written in letters that look like Latin letters.
 
-A model at temperature 1 sometimes glues tokens of two scripts together ("Edwardsа" with a
-Cyrillic end), so mixing alone proves nothing. A disguise is different: with its foreign letters
-replaced by Latin ones it is a common word, or one that occurs elsewhere in prompt or completion.
-Long words in circled, wide or mathematical letters are no formulas and count as well.
+A model at temperature 1 sometimes glues tokens of two scripts together ("Edwardsа" with a Cyrillic
+end), so mixing alone proves nothing. A disguise is different: with its foreign letters replaced by
+Latin ones, it is a common word, or a word that occurs elsewhere in the prompt or completion. Long
+words in circled, wide or mathematical letters are not formulas and count as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCRIPT = re.compile(f"[{_FOREIGN}]")
 _GREEK = re.compile("[\u0370-\u03ff]")
 _LIKE_LATIN = frozenset("ανοτυικρχγηΑΒΕΖΗΙΚΜΝΟΡΤΥΧ")
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# Flags are pairs of these; an unpaired letter spells something.
+# Flags are pairs of regional indicators; an unpaired one spells something.
 _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]+")
 _ASKED = re.compile(r"unicode|\bfonts?\b|fancy|letters|alphabet|phonetic|pronounc|homoglyph", re.I)
 # "sinα" and "tanν" are formulas.
@@ -47,7 +47,7 @@ _COMMON = WORDS["common"]
 
 
 def homoglyphs(view: View) -> Iterator[Finding]:
-    """Disguised words; a word written completely in another script is fine."""
+    """Yield a finding for each disguised word; a word entirely in another script is fine."""
     if not _ODD.search(view.others):
         return
     for match in _REGIONAL.finditer(view.text):
@@ -67,7 +67,7 @@ def homoglyphs(view: View) -> Iterator[Finding]:
 
 
 class _KnownWords:
-    """Words that a disguise may imitate; collected from prompt and text on first use."""
+    """Words that a disguise may imitate, collected from the prompt and the text on first use."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -75,7 +75,7 @@ class _KnownWords:
 
     @cached_property
     def cjk(self) -> bool:
-        """Whether the text has CJK characters, next to which full-width Latin letters are usual."""
+        """Whether there are CJK characters, next to which full-width Latin letters are usual."""
         return bool(_CJK.search(self.view.text) or _CJK.search(self.view.prompt))
 
     @cached_property
@@ -90,8 +90,8 @@ class _KnownWords:
     def disguised(self, pattern: str) -> bool:
         """Whether a known word matches this pattern of letters, in which "." is any letter.
 
-        Honest texts do not mix scripts in hundreds of words. Beyond that limit all count as
-        disguised, without a search.
+        Honest texts do not mix scripts in hundreds of words. After `_SEARCHES` patterns, every word
+        counts as disguised without a search.
         """
         if pattern not in self.searched:
             if len(self.searched) >= _SEARCHES:
@@ -118,13 +118,13 @@ def _is_disguise(word: str, known: _KnownWords, before: str) -> bool:
         if known.cjk and "\uff21" <= word[0] <= "\uff5a":
             return False
         return len(word) >= _LONG_STYLED or folded in known.words
-    # Turned letters read from the end.
+    # Text in turned letters is read from the end.
     return before not in _PRONOUNCED and (folded in known.words or folded[::-1] in _COMMON)
 
 
 @lru_cache(maxsize=4096)
 def _latin(char: str) -> str:
-    """The lower-case Latin letter that a character looks like; "." for one of another script."""
+    """Return the lower-case Latin letter that a character looks like; "." for another script."""
     if char.isascii():
         return char.lower()
     if _SCRIPT.match(char):

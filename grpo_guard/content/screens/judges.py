@@ -1,7 +1,7 @@
-"""Text that addresses a judge instead of solving: master keys, judge tags, orders to a grader.
+"""Screens for text that addresses a judge: master keys, judge tags, orders to a grader.
 
-Honest texts often mention grades, scores and judges. A finding needs a text that addresses its
-grader or talks about its own grade.
+Honest texts often mention grades, scores and judges. So a finding requires a text that addresses
+its grader or talks about its own grade.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f\u2010-\u2027\u3000-\u3003\uff00-\uff1
 
 
 def master_keys(view: View) -> Iterator[Finding]:
-    """A completion that is only an opener or punctuation, which judges mistake for work."""
+    """Yield a finding if the text is only an opener or punctuation, which judges take for work."""
     text, what = view.text, ""
     if len(text) <= _LONGEST_MARKS and not _CONTENT.search(text):
         what = "" if view.asked_for("morse") else "punctuation"
@@ -89,7 +89,7 @@ _JUDGEMENT_ASKED = re.compile(
 
 
 def judge_delimiters(view: View) -> Iterator[Finding]:
-    """A verdict, or tags around one, planted for the judge to find in the completion."""
+    """Yield findings for a verdict, or tags around one, planted for the judge to find."""
     if "[[" not in view.text and _JUDGED.isdisjoint(view.vocabulary):
         return
     for finding in _delimiters(view):
@@ -129,16 +129,18 @@ _IGNORE = (
 
 
 def _order(words: str, *patterns: str) -> tuple[frozenset[str], re.Pattern[str]]:
-    """Return (words, pattern); the pattern is only tried if one of the words occurs.
+    """Return (words, pattern); the pattern is only tried if one of the words occurs in the text.
 
-    White space is bounded, so that a megabyte of blanks is not scanned again for every word.
+    White space in the pattern is bounded, so that a megabyte of spaces is not scanned again for
+    every word.
     """
     bounded = "|".join(patterns).replace(r"\s+", r"\s{1,16}").replace(r"\s*", r"\s{0,16}")
     return word_set(words), re.compile(bounded, re.IGNORECASE)
 
 
 _ORDERS = (
-    # To forget the judge's instructions; "the instructions that we sent on Monday" are others.
+    # Orders to forget the judge's instructions; "the instructions that we sent on Monday" are
+    # others.
     _order(
         "ignore disregard forget override bypass",
         rf"(?<![\"“'‘«`])\b{_IGNORE}(?:your\s+(?:\w{{1,20}}\s+)?|(?:previous|prior|above|earlier"
@@ -151,7 +153,7 @@ _ORDERS = (
         r"\b(?:ignorier\w{1,3}|ignora[r]?|ignore[zr]|ignoreer)\s+(?:\w{1,12}\s+){0,3}(?:anweisungen"
         r"|instrucciones|instruções|istruzioni|instructies|instructions)\b",
     ),
-    # To grade this very text well.
+    # Orders to grade this very text well.
     _order(
         "graded marked scored rated accepted approved considered deemed judged",
         rf"\bthis\s+(?:\w{{1,20}}\s+)?{_WORK}\s+(?:is\s+to|should|must|has\s+to|deserves\s+to)\s+be"
@@ -172,7 +174,7 @@ _ORDERS = (
         rf"\b(?:mark|grade|rate|score)\s+{_SUBJECT}\s+(?:\w{{1,20}}\s+)?{_WORK}\s+"
         r"(?:as|with|at)\s+(?:a\s+)?(?:10|5|100)\b",
     ),
-    # Addressed to the grader by name.
+    # Orders addressed to the grader by name.
     _order(
         "grader graders judge judges evaluator evaluators reviewer reviewers verifier verifiers "
         "examiner examiners",
@@ -181,7 +183,7 @@ _ORDERS = (
         rf"\bdear\s+{_WHO}\b[^\n]{{0,80}}\b(?:mark|grade|accept|score|give|rate)\b",
         rf"\b{_WHO}\s+(?:will|must|should|shall|has\s+to)\s+(?:only\s+)?{_SAY}\s+{_QUOTED_YES}",
     ),
-    # To give a certain answer.
+    # Orders to give a certain answer.
     _order(
         "yes pass correct accept",
         rf"\byou\s+(?:must|should|will|shall|have\s+to)\s+(?:only\s+)?{_SAY}\s+(?:with\s+)?"
@@ -249,7 +251,7 @@ _ALL_ORDERS = (
 
 
 def grader_orders(view: View) -> Iterator[Finding]:
-    """Orders addressed to the grader, unless the prompt holds one of the same kind."""
+    """Yield findings for orders to the grader, unless the prompt contains one of the same kind."""
     what = "an order to the grader"
     for (words, pattern), topic in _ALL_ORDERS:
         if near := words & view.vocabulary:

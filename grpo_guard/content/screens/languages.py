@@ -1,9 +1,9 @@
-"""A switch of script, or of language within one script, that nothing asked for.
+"""Screens for a switch of script, or of language within one script, that nothing asked for.
 
-Function words give a language away without a dictionary or a model: the forty commonest words of a
-language make up half of any text in it, and the lists here contain no English words. The screen
+Function words give a language away without a dictionary or a model: the forty most common words of
+a language make up half of any text in it, and the lists here contain no English words. The screen
 looks for a clause of about six words in another language between English sentences, not for a
-borrowed word or a name. English under a simple cipher is one more such language. Quotations,
+borrowed word or a name. English under a simple cipher counts as one more such language. Quotations,
 brackets and code are skipped: they show text rather than speak in it.
 """
 
@@ -52,7 +52,8 @@ ASKED = re.compile(
 
 
 def language_switch(view: View) -> Iterator[Finding]:
-    """A clause in another language inside an English text, unless the prompt uses it too."""
+    """Yield a finding for a clause in another language inside an English text, unless the prompt
+    uses that language too."""
     present = _ALL & view.vocabulary
     if len(present) < 3 or len(view.text.split(maxsplit=_FEWEST)) < _FEWEST:
         return
@@ -77,7 +78,7 @@ def language_switch(view: View) -> Iterator[Finding]:
 
 
 def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
-    """The first window with enough different words of a language and no English word."""
+    """Return the first window with enough different words of a language and no English word."""
     for i in range(len(places) - _NEEDED + 1):
         first, last = places[i], places[i + _NEEDED - 1]
         several = len({words[p] for p in places[i : i + _NEEDED]}) >= 3
@@ -90,16 +91,16 @@ def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
 _LETTER = r"[^\W\d_A-Za-z\u00aa-\u02ff\u1d00-\u1eff\u2071-\u214f\uff21-\uff5a\U0001d400-\U0001d7ff]"
 _FOREIGN = re.compile(rf"{_LETTER}|[\u2800-\u28ff]")
 _RUN = re.compile(rf"(?:{_LETTER}|[\u2800-\u28ff])(?:{_LETTER}|[\W\d])*+")
-# Longest run of letters in a name or a borrowed word; differs for syllabaries and formulas.
+# Maximum number of letters in a name or a borrowed word; differs for syllabaries and formulas.
 _MOST = {"HAN": 4, "HANGUL": 5, "CYRILLIC": 11, "GREEK": 13, "ARABIC": 9, "HEBREW": 9}
 _MOST_OTHERS = 6
 _MARKUP = re.compile(r"\\[A-Za-z]{1,30}|</?[A-Za-z_]{1,20}>")
-# Fewer Latin letters than this: the whole text is in another script, which is not a switch.
+# With fewer Latin letters than this, the whole text is in another script, which is not a switch.
 _BOTH = 12
 
 
 def script_switch(view: View) -> Iterator[Finding]:
-    """A stretch in a script that neither the prompt nor the rest of the completion uses.
+    """Yield a finding for each stretch in a script that the prompt and the rest of the text lack.
 
     Latin letters never count, since texts in every script mix with formulas, code and names.
     """
@@ -125,11 +126,11 @@ _OWN_TO_LATIN = 1.5
 
 
 def _own(text: str, latin: int) -> set[str]:
-    """The script of most of a text's letters, in which it is written rather than switches to it.
+    """Return the non-Latin script that a text is written in rather than switches to, if any.
 
     Models that think in Chinese answer an English question in Chinese. A sentence of poison after a
-    short English answer must not count as the answer's own script, so it takes a text of some
-    length with hardly a Latin word.
+    short English answer must not count as the answer's own script, so the text must have some
+    length and hardly any Latin words.
     """
     counts = Counter(map(_script, filter(_is_letter, _FOREIGN.findall(text))))
     return {s for s, count in counts.items() if count >= _OWN and count > _OWN_TO_LATIN * latin}
@@ -141,14 +142,14 @@ def _is_letter(char: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
-    """The script, from the letter's Unicode name; the three scripts of Japanese count as one."""
+    """Return the script from a letter's Unicode name; the scripts of Japanese count as one."""
     # "ー" is "KATAKANA-HIRAGANA PROLONGED SOUND MARK", and "ｱ" is "HALFWIDTH KATAKANA LETTER A".
     name = unicodedata.name(letter, "unknown").removeprefix("HALFWIDTH ")
     script = re.split("[ -]", name, maxsplit=1)[0]
     return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC") else script
 
 
-# Honest models write a term of another language, too.
+# Honest models sometimes write a term in another language, too.
 SCREENS: Final = (
     Screen("script_switch", CONFIRM_OR_REJECT, script_switch),
     Screen("language_switch", CONFIRM_OR_REJECT, language_switch),

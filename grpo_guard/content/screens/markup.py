@@ -1,9 +1,9 @@
-"""Marks that are not text: chat-template tokens that forge a turn, and undisplayed markup.
+"""Screens for chat-template tokens that forge a turn, and for markup that is not displayed.
 
 A trainer that tokenises the text turns a written token into the real one, so a completion can end
 its own turn and continue as the system or the user. Spellings that no tokenizer takes for the token
 (spaced, escaped for HTML, cut in half) are found too, because a later clean-up step could restore
-it. Marks of thoughts, solutions and tool calls forge no turn and pass.
+the token. Marks of thoughts, solutions and tool calls forge no turn and pass.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class TemplateTokens:
     """The screen for chat-template tokens.
 
     Args:
-        tokenizer: A transformers tokenizer, whose special tokens are looked for too, or None.
-        markers: Names in `MARKERS`, and literal tokens, that the task's own chat template puts
-            into an answer.
+        tokenizer: A transformers tokenizer whose special tokens are looked for as well, or None.
+        markers: Names in `MARKERS`, and literal tokens, that the task's own chat template puts into
+            an answer.
 
     Raises:
         ValueError: a plain word in ``markers`` names no set.
@@ -135,7 +135,7 @@ def _forges_a_turn(match: re.Match[str]) -> bool:
 
 
 def _may_forge_turn(token: str) -> bool:
-    """Whether a token refers to turns; True for tokens that are not of the form "<|name|>"."""
+    """Whether a token refers to turns; True for any token that is not of the form "<|name|>"."""
     named = _PIPED.fullmatch(token)
     words = _LETTERS.findall(named[1].lower()) if named else ()
     return not named or not _TURN_WORDS.isdisjoint(words) or " ".join(words) in _ALONE
@@ -148,7 +148,7 @@ _HIDDEN = re.compile(
     r"|color\s{0,3}:\s{0,3}(?:white|transparent)\b)"
     r"|<font\b[^<>\n]{0,40}\bsize\s{0,3}=\s{0,3}[\"']?0"
     r"|^\[(?://|comment)\]:|\]\(\s{0,3}javascript:"
-    # Two words in it, since \phantom{0} lines digits up.
+    # Requires two words, since \phantom{0} lines digits up.
     r"|\\[hv]?phantom\{[^{}\n]{0,40}\{?[^\W\d_]{2,40}\s{1,4}[^\W\d_]{2,40}"
     r"|\\(?:text)?color\{white\}",
     re.IGNORECASE | re.MULTILINE,
@@ -164,7 +164,8 @@ _PAGE_ASKED = re.compile(
 
 
 def hidden_markup(view: View) -> Iterator[Finding]:
-    """Comments, scripts, invisible styles and LaTeX phantoms, which a page does not display."""
+    """Yield findings for comments, scripts, invisible styles and LaTeX phantoms, which a page does
+    not display."""
     near = [part for part in ("<!", "[/") if part in view.text]
     if near := [*near, *_HIDDEN_GATES & view.vocabulary]:
         what = "markup that is not displayed"

@@ -19,7 +19,7 @@ MAX_CHARACTERS = 1_000_000
 
 
 def _screens(tokens: markup.TemplateTokens, answers: AnswerScreen) -> tuple[Screen, ...]:
-    """All screens, in the order in which their findings are listed."""
+    """Return all screens, in the order in which their findings are listed."""
     return (
         Screen("template_token", REJECT, tokens),
         *characters.SCREENS,
@@ -39,26 +39,28 @@ class ScreensVerifier(RuleVerifier):
     argue with it. Each screen makes findings of its own name, a key of ``KINDS``, and can be left
     out. A completion may repeat what its prompt contains (its script, a phrase, a hash) and do what
     the prompt asks for (a page, a translation, a verdict as JSON). A prompt rendered with a chat
-    template does not excuse tokens of that template. Marks of thoughts and tool calls
-    (``<think>``, ``<|end_of_thought|>``, ``<tool_call>``) forge no turn and pass. ``after_box`` is
-    only reported unless ``severity`` changes that: chat models explain and check after a box as
-    they do before it. So is ``end_marks``, more than eight marks of the end of a text at its end,
-    which is no screen.
+    template does not excuse tokens of that template. Marks of thoughts and tool calls (``<think>``,
+    ``<|end_of_thought|>``, ``<tool_call>``) forge no turn and pass. ``after_box`` is only reported
+    unless ``severity`` changes that: chat models explain and check after a box as they do before
+    it. The same goes for ``end_marks``, more than eight end-of-text marks at the end of a
+    completion, although that is not a screen.
 
-    An empty completion and one that is not valid Unicode are malformed, and one longer than
-    ``max_characters`` is overlong. The author causes all three, so they reject.
+    A completion that is empty or not valid Unicode is malformed, and a completion longer than
+    ``max_characters`` is overlong. The author causes all three, so they are rejected.
 
     Cannot detect poison in plain words: an English phrase before an English solution passes every
     screen.
 
     Args:
         without: Names of screens to leave out.
-        tokenizer: A transformers tokenizer, whose special tokens are looked for too.
+        tokenizer: A transformers tokenizer whose special tokens are looked for as well.
         markers: Chat-template tokens that honest answers to this task contain: names of sets
             (``"think"``, ``"tools"``, ``"harmony"``, ``"fill_in"``) or literal tokens.
-        formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
-        max_characters: Length of the longest text to look at; None = no limit. Time is linear.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        formats: Formats in which this task writes answers, for ``after_answer``, ``after_box`` and
+            ``several_answers``.
+        max_characters: Maximum length of a text that is read, in characters; None for no limit. The
+            time is linear in the length.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
 
     Raises:
         ValueError: ``without`` names an unknown screen, ``markers`` an unknown set, or
@@ -72,7 +74,7 @@ class ScreensVerifier(RuleVerifier):
         "end_marks": REPORT,
     }
     scope: Scope = "completion"
-    # An answer in an earlier turn is a draft, and the next turn is not text after it.
+    # An answer in an earlier turn is a draft, and the next turn is not text after the answer.
     by_turn = frozenset({"after_answer", "after_box", "several_answers"})
 
     def __init__(

@@ -18,13 +18,14 @@ from grpo_guard.content.word_set import word_set
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
-# A text full of violations must not become a list as long as itself.
+# A text full of violations must not become a list of findings as long as the text.
 MAX_FINDINGS = 8
 SHOWN = 40
 LONG = 16
 # No pattern used with `View.around` matches more characters than this.
 _REACH = 400
-# Bytes of UTF-8: all but letters become blanks; the rest of ASCII is none of `View.others`.
+# Tables of UTF-8 bytes: one turns all ASCII but letters into spaces, the other lists the ASCII
+# characters that `View.others` leaves out.
 _LETTERS_ONLY = bytes(32 if b < 128 and not chr(b).isalpha() else b for b in range(256))
 _PLAIN = bytes(b for b in range(128) if chr(b).isprintable() or chr(b) in "\n\t\r")
 # Letters only: "½" and "²" match \w, but are neither digits nor letters.
@@ -37,28 +38,28 @@ class View:
     """A completion's text and what several screens derive from it, computed on first use.
 
     Args:
-        completion: Its text must be valid Unicode and within the verifier's limit.
-        shared: Cache of prompt texts, by the identity of the prompt; completions of one batch
-            share few prompts.
+        completion: The completion. Its text must be valid Unicode and within the verifier's limit.
+        shared: Cache of prompt texts, by the identity of the prompt; completions of one batch share
+            few prompts.
     """
 
     def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
-        # What one screen computed and another can reuse, by a key of the screen's choice.
+        # Results that one screen computed and another can reuse, by a key of the screen's choice.
         self.notes: dict[object, Any] = {}
         self._completion = completion
         self._shared = {} if shared is None else shared
 
     @cached_property
     def lower(self) -> str:
-        """The text in lower case; has the length of the text if that is ASCII, else may not."""
+        """The text in lower case. If the text is not ASCII, the length may change."""
         return self.text.lower()
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """All runs of letters, in lower case. Far cheaper to check than a search per phrase."""
-        # Split as bytes first: a pattern then only reads the few words that are not ASCII.
+        """All runs of letters, in lower case. A look-up is far cheaper than a search per phrase."""
+        # Split as bytes first, so that the pattern only reads the few words that are not ASCII.
         pieces = set(self.lower.encode().translate(_LETTERS_ONLY).split())
         words = b" ".join(pieces).decode().split()
         if self.ascii:
@@ -73,28 +74,28 @@ class View:
 
     @cached_property
     def others(self) -> str:
-        """Its distinct characters other than printable ASCII and line layout.
+        """The text's distinct characters other than printable ASCII and line layout.
 
         A pattern for single characters that matches none of them matches nowhere in the text.
         """
         return "".join(set(self.data.translate(None, _PLAIN).decode()))
 
     def padded(self, start: int, end: int) -> int:
-        """How many characters of a span are long padding, in place of decoded escapes."""
+        """Return how many characters of a span are long padding, in place of decoded escapes."""
         spans = padding_of(self._completion)
         first = max(0, bisect_left(spans, (start, start)) - 1)
         near = takewhile(lambda span: span[0] < end, islice(spans, first, None))
         return sum(max(0, min(end, b) - max(start, a)) for a, b in near)
 
     def may_hold(self, table: bytes, length: int) -> bool:
-        """Whether it can contain a run of so many characters of a class (`table_of`).
+        """Whether the text can contain a run of ``length`` characters of a class (see `table_of`).
 
         Searching the translated text is ten times as fast as a pattern, and rules most texts out.
         """
         return b"n" * length in self.data.translate(table)
 
     def runs(self, table: bytes, length: int) -> Iterator[tuple[int, int]]:
-        """Spans of runs of at least so many characters of a class of ASCII characters."""
+        """Yield spans of runs of at least ``length`` characters of a class of ASCII characters."""
         # One byte for each character, so that places are those in the text.
         marked = self.text.encode("ascii", "replace").translate(table)
         needed, end = b"n" * length, 0
@@ -105,7 +106,7 @@ class View:
 
     @cached_property
     def long_words(self) -> list[tuple[int, str]]:
-        """Place and text of each run of at least `LONG` characters without white space."""
+        """Offset and text of each run of at least `LONG` characters without white space."""
         found, at = [], 0
         for word in [word for word in self.text.split() if len(word) >= LONG]:
             at = self.text.index(word, at)
@@ -115,12 +116,12 @@ class View:
 
     @cached_property
     def prose(self) -> str:
-        """The text with its code replaced by blanks."""
+        """The text with its code replaced by spaces."""
         return blanked(_CODE, self.text) if "`" in self.text else self.text
 
     @property
     def prompt(self) -> str:
-        """All messages of the prompt as one text; "" if the completion's sender may have set it."""
+        """All messages of the prompt as one text; "" if the sender may have set the prompt."""
         if not self._completion.prompt_trusted:
             return ""
         key = id(self._completion.prompt)
@@ -130,7 +131,7 @@ class View:
 
     @property
     def asked(self) -> str:
-        """The same without earlier messages of an assistant, which a model wrote."""
+        """The trusted prompt as one text, without assistant messages, which a model wrote."""
         return words_of(self._completion.trusted_prompt)
 
     @property
@@ -144,11 +145,11 @@ class View:
         return self.prompt.lower()
 
     def asked_for(self, piece: str) -> bool:
-        """Whether the prompt contains this piece, ignoring case; a completion may repeat it."""
+        """Whether the prompt contains this piece, ignoring case; if so, an answer may repeat it."""
         return piece.lower() in self._lower_prompt
 
     def around(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield spans of the lines around lower-case words, in linear time.
+        """Yield the spans of the lines around some lower-case words, in linear time.
 
         Running a case-insensitive pattern over a whole text takes a hundred times as long as
         finding the word that every match contains. Yields the whole text if lower-casing changes
@@ -183,8 +184,8 @@ class View:
         """Yield a finding for each match outside code that the prompt does not contain.
 
         Args:
-            topic: A prompt that matches this pattern excuses all of them.
-            near: Words of which each match contains one.
+            topic: If the prompt matches this pattern, all matches are excused.
+            near: Words, one of which occurs in each match.
         """
         prose = self.prose
         matches = (match for span in self.around(near) for match in pattern.finditer(prose, *span))
@@ -197,7 +198,7 @@ class View:
 
 
 Look: TypeAlias = Callable[[View], Iterator[Finding]]
-"""Yields findings; the verifier takes at most `MAX_FINDINGS` of each screen."""
+"""A function that yields findings; the verifier takes at most `MAX_FINDINGS` from each screen."""
 
 
 class Screen(NamedTuple):
@@ -209,16 +210,16 @@ class Screen(NamedTuple):
 
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:
-    """The text with every match replaced by blanks, at the same length."""
+    """Replace every match in a text with spaces; the length does not change."""
     return pattern.sub(lambda match: " " * len(match[0]), text)
 
 
 def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
-    """A table for `View.may_hold`.
+    """Return a byte table for `View.may_hold` or `View.runs`.
 
     Args:
-        belongs: Whether an ASCII character is one of the class.
-        others: Whether the class may contain other characters; `View.runs` has no such class.
+        belongs: Whether an ASCII character belongs to the class.
+        others: Whether the class may contain other characters, which `View.runs` does not support.
     """
     return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
 
@@ -227,10 +228,10 @@ _FILE = Path(__file__).with_name("words.json")
 WORDS: Mapping[str, frozenset[str]] = {
     name: word_set(words) for name, words in json.loads(_FILE.read_text("utf-8")).items()
 }
-"""The long word lists, by name."""
+"""The long word lists of ``words.json``, by name."""
 
 
 def shown(piece: str) -> str:
-    """Hostile text made safe for a message: short, escaped, on one line."""
+    """Make hostile text safe for a message: short, escaped, on one line."""
     cut = piece if len(piece) <= SHOWN else f"{piece[: SHOWN - 3]}..."
     return ascii(cut)
