@@ -7,7 +7,7 @@ distribution of rate * M - log n therefore no longer depends on the length. Toke
 independent: the theory only chooses the scale, and the p-value is counted on honest completions.
 
 The p-value is conformal. With n honest completions of the same kind, p = (1 + the number that score
-at least as high) / (n + 1) is super-uniform for another such completion. It is never below
+at least as high) / (n + 1) is super-uniform for another such completion. This p is never below
 1 / (n + 1), so rejecting at 0.001 takes at least 999 honest completions.
 """
 

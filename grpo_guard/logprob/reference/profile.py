@@ -46,10 +46,11 @@ class _Strict(BaseModel):
 
 
 class Settings(_Strict):
-    """How tokens are scored; the defaults were chosen on completions that no reported figure uses.
+    """Settings for scoring tokens.
 
-    ``allowance`` is what the CUSUM subtracts per token, so that honest text drifts downwards. It is
-    measured in standard deviations of an honest token's strangeness.
+    The defaults were chosen on completions that no reported figure uses. ``allowance`` is what the
+    CUSUM subtracts per token so that honest text drifts downwards, in standard deviations of an
+    honest token's strangeness.
     """
 
     cap: float = Field(default=12.0, gt=0)  # limit on one token's surprisal, nats; `strangeness`
