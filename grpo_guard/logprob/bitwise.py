@@ -32,7 +32,7 @@ class BitwiseReport:
 def same_bits(
     first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
 ) -> BitwiseReport:
-    """Compare one scorer's results on all sequences with the other's, and with its own one by one.
+    """Score sequences with both scorers, and one by one with the first, and compare every bit.
 
     Pass a few hundred completions of the lengths that you train on, since kernels change with
     shapes.

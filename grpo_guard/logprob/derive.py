@@ -58,8 +58,8 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
     """Derive a profile's numbers, each with its source.
 
     Raises:
-        ValueError: half or more of the tokens lie outside the declared support, or of the
-            informative tokens differ from the replay.
+        ValueError: half or more of the tokens lie outside the declared support, or half or more of
+            the informative tokens differ from the replay.
     """
     contradicted = [c.at_most for c in tail_counts(tokens.tail_mass) if c.exceeds]
     floor_seen = bool((tokens.tail_mass < base.floor_tail).any())

@@ -53,7 +53,7 @@ class Encoded:
         return np.flatnonzero(drawn)
 
     def drawn(self) -> Encoded:
-        """Return only the drawn tokens, which is the form in which statistics are judged."""
+        """Return the drawn tokens alone, the form in which a completion's statistics are judged."""
         if not self.given:
             return self
         ids = tuple(self.completion_ids[i] for i in self.places)

@@ -40,7 +40,7 @@ class FormVerifier(CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        """Whether the log-prob verifier compares ids, since its checks are the ones run here."""
+        """Whether the log-prob verifier, whose checks are run here, compares ids with the text."""
         return self.of.compares_ids
 
     @property

@@ -4,7 +4,7 @@ Sampling is then an argmax of score + noise over the sampler's support: the Gumb
 the seed, anyone can compute which token an honest sampler drew, up to numerical drift of the
 scores.
 
-Three families:
+There are three families:
 
 * ``grpo-guard``: integers only, so that the bits are the same on any hardware.
 * ``vllm``: the noise that vLLM's Model Runner V2 adds for a request with a ``seed`` (according to

@@ -81,8 +81,8 @@ class TailCount(_Strict):
 
 
 class FalsePositives(_Strict):
-    """Honest completions rejected under a profile derived from other completions; ``low`` and
-    ``high`` are the Wilson 95 % interval of the rate."""
+    """How many honest completions were rejected under a profile derived from other completions;
+    ``low`` and ``high`` are the Wilson 95 % interval of the rate."""
 
     verifier: str
     alpha: float

@@ -42,7 +42,7 @@ _ANSWER = re.compile(
 
 
 class Place(IntEnum):
-    """A token's place, by what the text before it asks for."""
+    """The kind of token that the text before it asks for."""
 
     ELSEWHERE = 0
     NUMBER = 1
@@ -60,7 +60,7 @@ class Places:
         self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
-        """Return the place of each of a completion's tokens, [n] -> [n]."""
+        """Return the `Place` of each of a completion's tokens, [n] -> [n]."""
         return [place_after(before) for before in self.before(ids, CONTEXT)]
 
     def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
@@ -81,7 +81,7 @@ class Places:
 
 
 def place_after(text: str) -> Place:
-    """Return the place of the token that follows a text.
+    """Return the `Place` of the token that follows a text.
 
     >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
     (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)
@@ -106,8 +106,8 @@ def shares_of(
     Args:
         places: Each token's place, from the text before it.
         longest: Declared maximum length of a completion in tokens, or None if not declared.
-        numbers: Number of number positions that get an extra share; 0 for none.
-        answers: Number of answer positions that get an extra share; 0 for none.
+        numbers: How many number positions get an extra share; 0 for none.
+        answers: How many answer positions get an extra share; 0 for none.
     """
     left = {Place.NUMBER: numbers, Place.ANSWER: answers}
     extra = {Place.NUMBER: NUMBER_SHARE, Place.ANSWER: ANSWER_SHARE}

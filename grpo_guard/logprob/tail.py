@@ -65,11 +65,10 @@ class TailProbabilityVerifier(LogProbVerifier):
     improbable (`LogProbBoundVerifier` bets on those), or a choice among honest samples.
 
     Args:
-        number_positions: Number of number positions, counted from the start of a completion, that
-            share a quarter of alpha on top of their general share; 0 for none. Default: an eighth
-            of ``max_new_tokens``, at least 8, or 64 if no length is declared.
-        answer_positions: Number of answer positions that share another quarter of alpha; 0 for
-            none.
+        number_positions: How many number positions, counted from the start of a completion, share a
+            quarter of alpha on top of their general share; 0 for none. Default: an eighth of
+            ``max_new_tokens``, at least 8, or 64 if no length is declared.
+        answer_positions: How many answer positions share another quarter of alpha; 0 for none.
         require_ids: Reject completions without token ids. By default they are rejected unless
             ``text_profile`` has a finite ``tau``.
         **options: Further arguments of `LogProbVerifier`.

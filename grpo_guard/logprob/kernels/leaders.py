@@ -50,7 +50,7 @@ def without_later_equals(
 def set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
     """Return log sum p and log sum p^b over the set K, shapes [N] and [N, 3].
 
-    K consists of all leaders down to the last of the ``ranked`` ones.
+    K consists of the ``ranked`` leaders and any that tie with the last of them.
     """
     edge = ranked[:, -1:]
     # Leaders that tie with the last ranked leader belong to K too; a score of -inf never does.

@@ -129,7 +129,7 @@ Scores: TypeAlias = HeadScores | LogitScores
 def scores_of(
     hidden: Tensor, head: Head | ForeignHead, temperature: float, penalty: RepetitionPenalty | None
 ) -> Scores:
-    """Return the scores of hidden states, [N, H], under any head; the penalty has the same rows."""
+    """Build the scores of hidden states, [N, H], under any head; the penalty is for these rows."""
     if isinstance(head, ForeignHead):
         return LogitScores(head.logits(hidden), temperature, penalty)
     return HeadScores(hidden, head, temperature, penalty)

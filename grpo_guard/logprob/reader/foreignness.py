@@ -125,7 +125,7 @@ class SpanScorer:
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
     def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
-        """Return one result per span, in order.
+        """Score spans and return one result per span, in order.
 
         Spans that are close together in a text share a pass, so that reading all sentences of a
         text costs about as much as scoring the text and its sentences once.
@@ -214,7 +214,7 @@ class SpanScorer:
         return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
-        """Replace control tokens and token ids outside the model's vocabulary with a line break.
+        """Return the token, or a line break for a control token or an id outside the vocabulary.
 
         A control token spelled out in the text could end the document or open a turn that asks for
         the poison, and the context would then explain the poison.

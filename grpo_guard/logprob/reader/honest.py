@@ -74,7 +74,7 @@ class _Node:
 
 
 class HonestSpans:
-    """Scores of honest spans, in which nothing was found, by node. Thread-safe."""
+    """Remembers, by node, the scores of spans in which nothing was found. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

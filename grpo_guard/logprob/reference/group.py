@@ -2,7 +2,7 @@
 
 The group can excuse but never accuse. A completion's own p-value against the calibration set is
 valid by itself, and its peers can only make it larger. So a false-positive rate that holds without
-a group holds with a group too, and a group of one is judged as if there were no groups.
+groups also holds with groups, and a group of one is judged as if there were no groups.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _Z95 = 1.6448536269514722
 
 
 def decay_rate(scores: Floats) -> float:
-    """Solve mean(exp(rate * scores)) = 1 for its positive root; honest tokens' scores, shape [n].
+    """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n].
 
     Raises:
         ValueError: the mean is not negative or no score is positive, so there is no root.

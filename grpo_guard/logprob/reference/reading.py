@@ -97,7 +97,7 @@ class Reader:
         return encoded
 
     def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Return each text's statistics, or the error if it does not fit into memory by itself."""
+        """Return each text's statistics, or an error if the text alone does not fit into memory."""
         return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
 
     def read(

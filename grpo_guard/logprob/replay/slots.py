@@ -171,8 +171,8 @@ class SlotBook(Memory):
         """Fill a slot and return whether it was free.
 
         A slot stays filled until the next round begins, even for the same completion, which would
-        earn its reward twice if it were sent twice. Fill the slots of a batch while the book is
-        `held`, once per batch.
+        earn its reward twice if it were sent twice. The book must be `held`, once for all the slots
+        of a batch.
 
         Raises:
             EncodeError: UNSUPPORTED if another round has begun since `place`.

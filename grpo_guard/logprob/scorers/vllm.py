@@ -190,7 +190,7 @@ class VLLMScorer:
 
 
 def _read_config(folder: str | Path | None) -> dict[str, Any]:
-    """Read the config of a model folder, for vocab_size and max_position_embeddings; {} if None."""
+    """Read a model folder's config.json; return {} if no folder is given."""
     if folder is None:
         return {}
     path = Path(folder) / "config.json"
