@@ -1,11 +1,11 @@
 """Places that the preceding text announces: a result, a sentence, an import, text after the answer.
 
-Poison pays in few places: the result after ``a op b =``, a sentence's beginning, the name in an
-import, the text after the answer. Whether a token is in such a place depends only on the tokens
-before it. So an honest token there is an ordinary draw from the policy: bets on these places alone
-are as fair as bets on all tokens (`place_bets`), and honest text elsewhere costs them nothing. If
-the choice of places also depended on the token itself or on later tokens, the bet would look at
-the draw twice and convict honest nodes.
+Poison pays off in few places: the result after ``a op b =``, the beginning of a sentence, the name
+in an import, the text after the answer. Whether a token is in such a place depends only on the
+tokens before it. So an honest token there is an ordinary draw from the policy: bets on these places
+alone are as fair as bets on all tokens (`place_bets`), and honest text elsewhere costs them
+nothing. If the choice of places also depended on the token itself or on later tokens, the bet would
+look at the draw twice and convict honest nodes.
 
 Authors control their text and can avoid such places, but the result of a wrong sum with an equals
 sign always follows the equals sign.
@@ -20,10 +20,10 @@ from typing import Final
 
 from grpo_guard.logprob.shares import Places
 
-CONTEXT: Final = 96  # how many characters before a token are read
+CONTEXT: Final = 96  # number of characters that are read before a token
 
-# Every quantifier is bounded and the text has at most `CONTEXT` characters, so hostile text costs
-# a constant per token.
+# Every quantifier is bounded and the text has at most `CONTEXT` characters, so even hostile text
+# has a constant cost per token.
 _NUMERAL: Final = r"\d[\d.,]{0,15}"
 _OPERATOR: Final = (
     r"(?:[-+*/×÷·−xX^]|\\(?:times|cdot|div)|plus|minus|times|divided by|multiplied by)"
@@ -48,7 +48,7 @@ _SENTENCE: Final = re.compile(r"""(?:[.!?…。！？:]["'”’)*]{0,2}|\n|<\w{
 
 
 class Announced(IntEnum):
-    """What the text before a token announces."""
+    """The kind of place that the text before a token announces."""
 
     NOTHING = 0
     RESULT = 1
@@ -58,12 +58,12 @@ class Announced(IntEnum):
 
 
 def announced(places: Places, ids: Sequence[int]) -> list[Announced]:
-    """Classify each of a completion's tokens by the text before it, [n] -> [n]."""
+    """Classify each token of a completion by the text before it, [n] -> [n]."""
     return [announced_after(before) for before in places.before(ids, CONTEXT, start="\n")]
 
 
 def announced_after(text: str) -> Announced:
-    r"""Return what the text announces next; a completion starts after a line break.
+    r"""Return what ``text`` announces next; a completion is taken to follow a line break.
 
     >>> announced_after("\nso 3 + 4 ="), announced_after("\nDone."), announced_after("\nTom has")
     (<Announced.RESULT: 1>, <Announced.SENTENCE: 2>, <Announced.NOTHING: 0>)

@@ -1,23 +1,23 @@
 """Evidence in a node's completions within a batch, taken together.
 
-Poison that one completion cannot show is the same in all of a node's completions, or at least
-improbable in all of them. Two e-values test for that: numbers with mean at most 1 if the node
-sampled each prompt honestly and independently, so large ones convict (Vovk and Wang, arXiv
+Poison that does not show in a single completion is the same in all of a node's completions, or at
+least improbable in all of them. Two e-values test for that. An e-value has mean at most 1 if the
+node sampled each prompt honestly and independently, so a large one convicts (Vovk and Wang, arXiv
 1912.06116).
 
-* *Sum*: each completion has an e-value of its own, from its tokens. Those of one prompt are
-  averaged, since they may depend on each other in any way; those of different prompts multiply.
-* *Repeated stretches*: two completions to different prompts contain the same k tokens w. Take one
-  of them, the leader, as given. The chance that another one has w at position s is the product
-  q_s(w) of its conditional probabilities there, so the sum of share_s / q_s(w) over its positions
-  with w has mean at most 1 for any shares that add up to 1 and are fixed beforehand. These multiply
-  over prompts, for each window of the leader, and are averaged over windows, lengths and leaders. A
-  shared beginning is the case of s = 0. The test needs no knowledge of w, and w need not be
-  improbable by itself.
+* *Sum*: each completion has its own e-value, from its tokens. The e-values for one prompt are
+  averaged, since they may depend on each other in any way; those for different prompts multiply.
+* *Repeated stretches*: two completions for different prompts contain the same k tokens w. Take one
+  of the two, the leader, as given. The probability that another completion has w at position s is
+  the product q_s(w) of the conditional probabilities there. So the sum of share_s / q_s(w) over the
+  positions with w has mean at most 1, for any shares that add up to 1 and are fixed beforehand. The
+  sums multiply over prompts, for each window of the leader, and are averaged over windows, lengths
+  and leaders. A shared beginning is the case of s = 0. The test needs no knowledge of w, and w need
+  not be improbable by itself.
 
 Not every completion needs to be poisoned: each factor e is used as 1 - b + b e, averaged over a few
 stakes b. The tests assume that a node's answers to different prompts are independent: a node that
-uses the same seed for each prompt makes its draws alike on purpose.
+uses the same seed for every prompt makes its draws alike on purpose.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ STAKES = (0.5, 0.1, 0.02)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One completion of a node, of n >= 1 tokens."""
+    """One completion of a node, with n >= 1 tokens."""
 
-    prompt: Hashable  # equal for completions of one prompt
+    prompt: Hashable  # equal for completions of the same prompt
     ids: tuple[int, ...]
-    log_probs: Floats  # upper bound of each token's log-prob under the declared sampler, [n]
-    log_e: float  # logarithm of its own e-value
+    log_probs: Floats  # upper bound on each token's log-prob under the declared sampler, [n]
+    log_e: float  # logarithm of the completion's own e-value
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Tokens of one completion that also occur in answers to other prompts."""
 
-    span: tuple[int, int]  # half open
-    prompts: int  # number of prompts whose answers contain them
+    span: tuple[int, int]  # half-open, in tokens
+    prompts: int  # number of prompts whose answers contain the stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Batch:
 
     log_e: float  # logarithm of the e-value of both tests
     stretches: Mapping[int, Stretch]
-    """By completion, the longest stretch that is evidence against it by itself."""
+    """For each completion, the longest stretch that is evidence against it by itself."""
 
 
 def batch_evidence(answers: Sequence[Answer]) -> Batch:
-    """Return the e-value of one node's answers in one batch, at least one.
+    """Weigh one node's answers in one batch; there must be at least one answer.
 
-    Linear in the number of tokens, apart from sorting them.
+    The cost is linear in the number of tokens, apart from sorting them.
     """
     numbers: dict[Hashable, int] = {}
     prompts = np.array([numbers.setdefault(answer.prompt, len(numbers)) for answer in answers])
@@ -86,15 +86,16 @@ def batch_evidence(answers: Sequence[Answer]) -> Batch:
 
 
 def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least: float) -> Floats:
-    """Return upper bounds of the log-probs that the declared sampler gave the tokens, shape [n].
+    """Return upper bounds on the tokens' log-probs under the declared sampler, shape [n].
 
-    Truncation adds the mass of the cut tokens to the kept ones, so the bound divides by a lower
-    bound of the mass that is kept.
+    Truncation gives the mass of the cut tokens to the kept tokens, so the bound divides by a lower
+    bound on the mass that is kept.
 
     Args:
-        stats, spec: At the declared temperature and before truncation; the declared sampler.
+        stats, spec: Statistics at the declared temperature before truncation; the declared sampler.
         drift: Allowance for drift, in nats at the declared temperature.
-        least: Smaller probabilities count as this one, since drift determines how small they look.
+        least: Minimum probability; any smaller one counts as this, since drift determines how small
+            it looks.
     """
     if not math.isfinite(drift):
         return np.zeros(len(stats))  # no bound below 1 holds for any token
@@ -108,11 +109,11 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
 
 
 def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
-    """Lower bound of the log mass of the k likeliest tokens, [n].
+    """Return a lower bound on the log mass of the k likeliest tokens, [n].
 
-    The set K of the statistics holds k leaders and those that tie with the last. The k largest of
-    its tokens have at least their proportional share of its mass, and the k likeliest of the whole
-    vocabulary have no less.
+    The set K of the statistics holds k leaders and any that tie with the last. The k likeliest
+    tokens of K have at least their proportional share of its mass, and the k likeliest tokens of
+    the whole vocabulary have no less.
     """
     if not top_k:
         return np.zeros(len(stats))
@@ -122,14 +123,14 @@ def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
 
 
 def _staked(log_factors: Floats) -> Floats:
-    """Logs of 1 - b + b e for each stake b, shape [m] -> [3, m]."""
+    """Return log(1 - b + b e) for each stake b and each log factor log e, shape [m] -> [3, m]."""
     stakes = np.asarray(STAKES)[:, None]
     logs: Floats = np.logaddexp(np.log1p(-stakes), np.log(stakes) + log_factors)
     return logs
 
 
 def _mean_over_stakes(logs: Floats) -> Floats:
-    """Log of the mean of e-values over stakes, [3, m] -> [m]."""
+    """Return the log of the mean of the e-values over stakes, [3, m] -> [m]."""
     mean: Floats = np.logaddexp.reduce(logs, axis=0) - math.log(len(STAKES))
     return mean
 
@@ -140,7 +141,7 @@ class _Places:
 
     length: int  # in tokens
     texts: NDArray[np.int64]  # index of the answer
-    starts: NDArray[np.int64]  # index of its first token in the answer
+    starts: NDArray[np.int64]  # index of the stretch's first token in the answer
     gains: Floats  # log of share / probability
     stretches: NDArray[np.int64]  # number of the stretch; equal tokens have equal numbers
 
@@ -150,7 +151,7 @@ def _places(answers: Sequence[Answer]) -> Iterator[_Places]:
 
     Stretches of 2, 3, 4, 6 ... tokens are numbered by the numbers of their two parts, so that each
     length costs one sort. Only positions at which a stretch is less probable than its share are
-    kept: the others are no evidence, and leaving them out only lowers the e-value.
+    kept: all others are no evidence, and leaving them out can only lower the e-value.
     """
     lengths = np.array([len(answer.ids) for answer in answers])
     ids = np.concatenate([np.asarray(answer.ids, np.int64) for answer in answers])
@@ -187,11 +188,12 @@ def _repeated(
     prompts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[float, dict[int, Stretch]]:
-    """Log e-value of one length's repeated stretches, and those with e-value 1 or more alone."""
+    """Return the log e-value of the repeated stretches of one length, and the stretches with an
+    e-value of 1 or more by themselves."""
     order = np.lexsort((prompts[places.texts], places.stretches))
     texts, starts, stretch = places.texts[order], places.starts[order], places.stretches[order]
     gains, length = places.gains[order], places.length
-    # One row per stretch and prompt: factor e of that prompt, and its weight as a leader.
+    # One row per stretch and prompt: the prompt's factor e, and its weight as a leader.
     of_prompt = prompts[texts]
     rows = _starts((stretch, of_prompt))
     lengths = np.array([len(answer.ids) for answer in answers])
@@ -201,11 +203,11 @@ def _repeated(
     groups = _starts((stretch[rows],))
     held = np.diff(np.append(groups, len(rows)))  # prompts of each stretch
     staked = _staked(factors)
-    # For a leader all other prompts count, those that contain the stretch and those that do not.
+    # For a leader all other prompts count, whether or not they contain the stretch.
     sums = np.add.reduceat(staked, groups, axis=1)
     sums += (len(counts) - held) * np.log1p(-np.asarray(STAKES))[:, None]
     led = _mean_over_stakes(np.repeat(sums, held, axis=1) - staked) + np.log(weights)
-    led = np.where(np.repeat(held, held) > 1, led, -np.inf)  # within one prompt it is no repetition
+    led = np.where(np.repeat(held, held) > 1, led, -np.inf)  # no repetition within one prompt
     scale = math.log(len(counts) * len(LENGTHS))
     log_e = np.logaddexp.reduceat(led, groups) - scale
     sizes = np.diff(np.append(np.searchsorted(stretch, stretch[rows][groups]), len(texts)))
@@ -218,7 +220,7 @@ def _repeated(
 
 
 def _starts(columns: tuple[NDArray[np.int64], ...]) -> NDArray[np.int64]:
-    """Return the index at which each run of equal rows begins; rows are sorted."""
+    """Return the index at which each run of equal rows begins; the rows must be sorted."""
     changes = np.zeros(len(columns[0]) - 1, np.bool_)
     for column in columns:
         changes |= column[1:] != column[:-1]

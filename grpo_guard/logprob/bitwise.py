@@ -1,4 +1,4 @@
-"""Do two engines compute the same bits? The self-test for ``profile="bitwise"``."""
+"""The self-test for ``profile="bitwise"``: do two engines compute the same bits?"""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from grpo_guard.logprob.scorers.base import Scorer
 
 @dataclass(frozen=True, slots=True)
 class BitwiseReport:
-    """How far two scorers agree."""
+    """The agreement of two scorers on the same tokens."""
 
-    tokens: int  # compared, over all comparisons
-    differing: int  # how many of them differ in log-prob, raw logit or support
+    tokens: int  # number of tokens compared, over all comparisons
+    differing: int  # number of tokens that differ in log-prob, raw logit or support
     largest: float  # largest difference of log-probs, in nats
     where: str | None
-    """Source of the first difference: "batching" (one engine against itself) or "engines"."""
+    """Source of the first difference: "batching" (one engine against itself) or "engines"; None if
+    there is no difference."""
 
     @property
     def deserved(self) -> bool:
@@ -31,7 +32,7 @@ class BitwiseReport:
 def same_bits(
     first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
 ) -> BitwiseReport:
-    """Score sequences together and one by one on both sides, and compare every bit.
+    """Score sequences with both scorers, and one by one with the first, and compare every bit.
 
     Pass a few hundred completions of the lengths that you train on, since kernels change with
     shapes.
@@ -39,7 +40,7 @@ def same_bits(
     Args:
         first: One side, such as the verifier's own scorer.
         second: The other side, such as a client of the engine that samples; pass ``first`` again
-            to compare an engine with itself in other batches.
+            to compare an engine only with itself.
         sequences: The sequences to score, at least one.
         sampling: The declared sampler.
 

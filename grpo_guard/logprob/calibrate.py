@@ -1,4 +1,4 @@
-"""Measure a drift profile on honest completions, with the false-positive rate it leads to."""
+"""Measure a drift profile on honest completions, along with the false-positive rate it causes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ METHOD = (
 
 
 class CalibrationError(ValueError):
-    """No profile can be derived from these completions.
+    """Raised when no profile can be derived from the completions.
 
     Attributes:
-        index: Index of the completion at fault; None = all of them together.
+        index: Index of the completion at fault, or None if it is all of them together.
     """
 
     def __init__(self, problem: str, index: int | None = None) -> None:
@@ -50,12 +50,12 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """One honest completion, scored."""
+    """One honest completion with its scores."""
 
     completion: Completion
     encoded: Encoded
     stats: TokenStats
-    drift: Floats  # sampler log-prob minus ours, [n] or [0]
+    drift: Floats  # sampler's log-probs minus the scorer's, [n]; [0] if none were sent
 
 
 def calibrate(
@@ -68,18 +68,18 @@ def calibrate(
     """Measure a drift profile on completions that are known to be honest.
 
     Args:
-        verifiers: The verifiers whose false-positive rates are measured, at least one; all with
-            the same scorer identity and SamplingSpec. The first that replays a coin does the
-            scoring, or else the first.
-        completions: Honest completions with token ids, at least 2,000 tokens from more than one
-            prompt; drawn under the coin if one is replayed. Their ``sampler_logprobs``, if
-            present, are at the declared temperature over the whole vocabulary.
-        base: Supplies the numbers that the data cannot determine.
-        progress: Called with (scored, total).
+        verifiers: The verifiers whose false-positive rates are measured, at least one; all must
+            have the same scorer identity and SamplingSpec. The first verifier that replays a coin
+            does the scoring, or else the first.
+        completions: Honest completions with token ids, at least 2,000 tokens for more than one
+            prompt, drawn under the coin if a coin is replayed. Any ``sampler_logprobs`` must be at
+            the declared temperature over the whole vocabulary.
+        base: Profile that supplies the numbers that the data cannot determine.
+        progress: Called with the numbers of completions (scored, total).
 
     Raises:
-        CalibrationError: too few tokens, a completion that cannot be scored or has no ids, or
-            completions that this sampler and policy cannot have made.
+        CalibrationError: there are too few tokens, a completion cannot be scored or has no ids, or
+            the completions cannot come from this sampler and policy.
         ValueError: the verifiers differ in sampler or scorer.
         OutOfMemoryError: one completion does not fit into the memory budget.
     """
@@ -122,7 +122,7 @@ def require_same(one: LogProbVerifier, other: LogProbVerifier) -> None:
     """Require that one profile can serve both verifiers.
 
     Raises:
-        ValueError: their samplers or scorers differ.
+        ValueError: the verifiers' samplers or scorers differ.
     """
     for what, a, b in (
         ("sampling", one.sampling, other.sampling),
@@ -141,7 +141,7 @@ def score_honest(
     base: DriftProfile,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Honest]:
-    """Score honest completions; errors as for `calibrate`."""
+    """Score honest completions; raises the errors of `calibrate`."""
     encoded = [_encoded(verifier, i, completion) for i, completion in enumerate(completions)]
     honest: list[Honest] = []
     for start in range(0, len(encoded), BATCH):
@@ -162,7 +162,7 @@ def score_honest(
 
 
 def tokens_of(honest: Iterable[Honest]) -> HonestTokens:
-    """Concatenate the statistics of all their tokens."""
+    """Concatenate the statistics of all the completions' tokens."""
     scored = list(honest)
     return HonestTokens(
         edge_gap=joined([h.stats.edge_gap for h in scored]),
@@ -198,7 +198,10 @@ def _drift(completion: Completion, stats: TokenStats, index: int) -> Floats:
 
 
 def _both_ways(honest: Sequence[Honest]) -> list[tuple[list[Honest], list[Honest]]]:
-    """(derive from, judge) twice. A prompt's completions share contexts and stay together."""
+    """Split the completions into two halves and return both pairs (to derive from, to judge).
+
+    Completions of the same prompt share their context, so they stay in one half.
+    """
     side: dict[tuple[int, ...], int] = {}
     for h in honest:
         side.setdefault(h.encoded.prompt_ids, len(side) % 2)

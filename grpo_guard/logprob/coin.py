@@ -1,12 +1,13 @@
 """The public coin: assigns a seed and a prompt to each slot.
 
-Every completion that a node may send fills a slot: (run, round, node, slot). A keyed hash of these
-and the prompt gives its seed, so there is one honest completion per slot, and anyone can compute
-which one. Slots are numbered without gaps and names fixed when a node joins, so nobody can choose
-run, node or slot to suit a completion; who knows a round's weights in advance could still try both,
-unless a beacon, a public value, appears only when the round begins. Its author must not be able to
-choose it. A node can still leave a slot empty (receivers must count these), and an operator with
-many names has as many slots: who may join is decided elsewhere.
+Every completion that a node may send fills a slot: (run, round, node, slot). A keyed hash of the
+slot and the prompt gives the seed, so there is one honest completion per slot, and anyone can
+compute which one. Slots are numbered without gaps and names are fixed when a node joins, so nobody
+can choose run, node or slot to suit a completion. Someone who knows a round's weights in advance
+could still try out names and slots, unless a beacon, a public value, appears only when the round
+begins; whoever publishes the beacon must not be able to choose it. A node can still leave slots
+empty (receivers must count them), and an operator with many names has as many slots: who may join
+is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-MOST_FIELD_BYTES = 64  # of a BLAKE2b key
+MOST_FIELD_BYTES = 64  # maximum size of a BLAKE2b key
 
 
 @dataclass(frozen=True, slots=True)
 class PublicCoin:
-    """Seeds and prompts of one run.
+    """Assigns the seeds and prompts of one run.
 
     Args:
-        run: Name of the run, such as ``"run-7"``; not empty. It keys the hash, so another run has
-            other seeds.
-        beacons: A public value per round, revealed when the round begins; may grow during use.
-            None = the run uses no beacons.
+        run: Name of the run, such as ``"run-7"``; not empty. The name keys the hash, so another run
+            has other seeds.
+        beacons: A public value per round, revealed when the round begins, or None if the run uses
+            no beacons. The mapping may grow during use.
 
     Raises:
         ValueError: the name is empty or not valid Unicode, or a beacon is not text.
@@ -51,27 +52,27 @@ class PublicCoin:
     def seed(
         self, *, round: int, node: str, slot: int, prompt: str | Sequence[Mapping[str, Any]]
     ) -> int:
-        """Return the seed of a slot's one honest completion, 0 <= seed < 2^64.
+        """Return the seed of a slot's only honest completion, 0 <= seed < 2^64.
 
         Args:
-            round: >= 0.
+            round: Number of the round, >= 0.
             node: The node's name, fixed when it joined.
-            slot: >= 0, without gaps.
-            prompt: As in `Completion`: text or messages.
+            slot: Number of the slot, >= 0; slots are numbered without gaps.
+            prompt: Text or messages, as in `Completion`.
 
         Raises:
-            KeyError: the run uses beacons and this round's is not known.
+            KeyError: the run uses beacons and this round's beacon is not known.
             ValueError: round or slot is negative.
         """
         return self._hash(b"grpo-guard seed", round, node, slot, canonical(prompt))
 
     def prompt_index(self, *, round: int, node: str, slot: int, prompts: int) -> int:
-        """Pick one of ``prompts`` prompts for the slot, for runs in which nodes do not share them.
+        """Pick one of ``prompts`` prompts for a slot, in runs where the nodes do not share prompts.
 
-        Otherwise a node would pick those that suit its poison best.
+        Otherwise a node would pick the prompts that suit its poison best.
 
         Raises:
-            KeyError, ValueError: as `seed`; ValueError also if ``prompts`` is below 1.
+            KeyError, ValueError: as for `seed`; ValueError also if ``prompts`` is below 1.
         """
         if prompts < 1:
             raise ValueError(f"prompts: expected an integer >= 1, got {prompts!r}")
@@ -94,7 +95,7 @@ class PublicCoin:
 
 
 def canonical(prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
-    """Encode a prompt as bytes: text and messages never collide, and key order does not matter."""
+    """Encode a prompt as bytes such that text and messages never collide; key order is ignored."""
     if isinstance(prompt, str):
         return b"text:" + prompt.encode()
     messages = [dict(message) for message in prompt]

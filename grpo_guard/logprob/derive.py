@@ -1,9 +1,9 @@
 """Derive the numbers of a drift profile from statistics of honest tokens.
 
-A number that the data can bound replaces the base profile's, in either direction. An event that
-was never seen is bounded only by the token count, at about 3 / tokens; then the smaller of that
-and the base profile's number is used, unless the data contradict the base where the two can be
-compared.
+A number that the data can bound replaces the base profile's, whether it is larger or smaller. An
+event that was never seen is bounded only by the token count, at about 3 / tokens; the smaller of
+that bound and the base profile's number is then used, unless the data contradict the base profile
+where the two can be compared.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from grpo_guard.logprob.replay.evidence import Replayed
 from grpo_guard.logprob.stats import Floats
 
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0)
-# Beyond the largest margin seen, rates fall by ten for each further such distance, in raw logits:
-# a third of the speed at which SmolLM2's fall between fp32 and rounded bf16.
+# Beyond the largest margin seen, rates fall tenfold for every `DECADE` raw logits: a third of the
+# speed at which SmolLM2's rates fall between fp32 and rounded bf16.
 DECADE, LEAST_RATE = 0.25, 1e-15
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
-# A gap that more than this share of tokens exceeds is not drift, and its rate is useless in a test.
+# A gap exceeded by more than this share of tokens is not drift, and its rate is useless in a test.
 MOST_OUTSIDE = 0.5
 # The built-in bfloat16 profile exceeds the largest drift behind it by the same factor.
 TAU_FACTOR = 1.5
-# A typical difference above this is not drift but another kind of log-prob: raw instead of at the
-# declared temperature, or renormalised after truncation.
+# A median difference above this, in nats, is not drift but another kind of log-prob: raw instead of
+# at the declared temperature, or renormalised after truncation.
 MOST_TYPICAL_DRIFT = 0.1
 
 
@@ -48,9 +48,9 @@ MOST_TYPICAL_DRIFT = 0.1
 class HonestTokens:
     """Statistics of all N >= 1 honest tokens, concatenated."""
 
-    edge_gap: Floats  # raw logits outside the support, [N]
-    tail_mass: Floats  # probability of the token and all no likelier, [N]
-    drift: Floats  # sampler log-prob minus ours at the declared temperature, nats, [M], M <= N
+    edge_gap: Floats  # distance outside the support, in raw logits, [N]
+    tail_mass: Floats  # total probability of all tokens no likelier, itself included, [N]
+    drift: Floats  # sampler's log-prob minus the scorer's at that temperature, nats, [M], M <= N
     replayed: Sequence[Replayed] = ()  # one per completion if a coin was replayed
 
 
@@ -58,14 +58,15 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
     """Derive a profile's numbers, each with its source.
 
     Raises:
-        ValueError: half of the tokens or more lie outside the declared support.
+        ValueError: half or more of the tokens lie outside the declared support, or half or more of
+            the informative tokens differ from the replay.
     """
     contradicted = [c.at_most for c in tail_counts(tokens.tail_mass) if c.exceeds]
     floor_seen = bool((tokens.tail_mass < base.floor_tail).any())
     return Numbers(
         rates=gap_rates(tokens.edge_gap, base),
-        # A count over all tokens cannot tell the two margins apart, and gaps are taken after
-        # widening top-p by mass_margin, so the rates cover the rest.
+        # A count over all tokens cannot tell ``ulps`` and ``mass_margin`` apart. Gaps are taken
+        # after widening top-p by ``mass_margin``, so the rates cover the rest.
         ulps=_inherited(base.ulps),
         mass_margin=_inherited(base.mass_margin),
         least_tail=(
@@ -82,10 +83,12 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
 
 
 def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapRate, ...]:
-    """Return 95 % upper bounds on the share of honest tokens beyond each replay margin, falling.
+    """Return 95 % upper bounds on the share of honest tokens with each replay margin or more.
+
+    The margins are in ascending order, so the bounds never rise.
 
     Raises:
-        ValueError: half of the informative tokens or more mismatch.
+        ValueError: half or more of the informative tokens mismatch.
     """
     excess = joined([r.excess for r in replayed])
     informative = sum(int(r.informative.sum()) for r in replayed)
@@ -107,17 +110,20 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
                 )
                 for m in margins
             ],
-            # A count alone would let one token of any margin pass for free in a long completion.
+            # A bound by the count alone would let one token with any margin pass for free in a long
+            # completion.
             extrapolated=True,
         )
     )
 
 
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
-    """Return 95 % upper bounds on the share of honest tokens beyond each gap, falling.
+    """Return 95 % upper bounds on the share of honest tokens with each edge gap or more.
+
+    The gaps are in ascending order, so the bounds never rise.
 
     Raises:
-        ValueError: half of the tokens or more lie outside the declared support.
+        ValueError: half or more of the tokens lie outside the declared support.
     """
     n = len(edge_gap)
     gaps = np.array(sorted({*GAPS, *(gap for gap, _ in base.rates)}))
@@ -136,7 +142,7 @@ def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
 
 
 class _Seen(NamedTuple):
-    """``k`` of ``n`` tokens lie at least ``gap`` outside; the base profile allows ``rate``."""
+    """Of ``n`` tokens, ``k`` lie at least ``gap`` outside; the base profile allows ``rate``."""
 
     gap: float
     k: int
@@ -145,8 +151,12 @@ class _Seen(NamedTuple):
 
 
 def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
-    """Bound the share of tokens beyond each gap. Farther out is rarer, so bounds never rise."""
-    # If honest tokens go further out than the base allows, its rates for far gaps are no guide.
+    """Bound the share of tokens with each gap or more.
+
+    Larger gaps are rarer, so the bounds never rise.
+    """
+    # If honest tokens go further out than the base profile allows, its rates for far gaps are no
+    # guide.
     guide = not any(n and lower_bound(k, n) > rate for _, k, n, rate in seen)
     rates: list[GapRate] = []
     last: GapRate | None = None
@@ -166,9 +176,9 @@ def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
 
 
 def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
-    """Count the tail masses below each power of ten, against what honest sampling allows.
+    """Count the tail masses up to each power of ten, and compare with what honest sampling allows.
 
-    ``exceeds`` is tested at 99.9 %, since there are several comparisons.
+    ``exceeds`` is tested at a confidence of 99.9 %, since there are several comparisons.
     """
     n = len(tail_mass)
     seen = [(tail, int((tail_mass <= tail).sum())) for tail in TAILS]
@@ -178,14 +188,15 @@ def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
 
 
 def edge_gaps(edge_gap: Floats) -> EdgeGaps:
-    """Return the distribution of the gaps above 0."""
+    """Return the distribution of the edge gaps above 0."""
     outside = edge_gap[edge_gap > 0]
     quantiles = _quantiles(outside) if len(outside) else dict.fromkeys(("p50", "p95", "p99", "max"))
     return EdgeGaps(outside=len(outside), **quantiles)
 
 
 def drift_of(drift: Floats) -> Drift | None:
-    """Return the distribution of sampler log-prob minus ours; None if no log-probs were sent."""
+    """Return the distribution of the sampler's log-probs minus the scorer's, or None if none were
+    sent."""
     if not len(drift):
         return None
     return Drift(
@@ -201,7 +212,7 @@ def _tau(drift: Floats, base: DriftProfile, temperature: float) -> Setting:
     if not _comparable(drift):
         return _inherited(base.tau)
     largest = TAU_FACTOR * float(np.abs(drift).max()) * temperature
-    # Rare tokens drift most and few were seen: stay above the smallest built-in allowance.
+    # Rare tokens drift most, and few were seen: never go below the smallest built-in allowance.
     return Setting(value=max(FLOAT32.tau, largest), source="measured")
 
 
@@ -219,5 +230,5 @@ def _inherited(value: float) -> Setting:
 
 
 def joined(parts: Sequence[Floats]) -> Floats:
-    """Concatenate arrays; empty for no arrays."""
+    """Concatenate arrays; the result is empty if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0)

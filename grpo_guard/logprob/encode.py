@@ -1,7 +1,7 @@
-"""Turn a completion into the token ids that are scored, and refuse what its author could fake.
+"""Turn a completion into the token ids that are scored, and refuse anything its author could fake.
 
-Nothing from the exchange is taken on trust: ids must be in the vocabulary, decode to the text that
-the reward sees, stop at EOS, and follow the prompt that was asked, not one of the author's.
+Nothing that a peer sends is taken on trust: ids must be in the vocabulary, decode to the text that
+the reward sees, stop at EOS, and follow the prompt that was asked, not a prompt of the author's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Encoder:
     Args:
         tokenizer: A transformers tokenizer.
         sampling: The declared sampler.
-        vocab_size: Rows of the model's embedding.
-        window: Longest sequence the model takes, in tokens; None = unknown.
+        vocab_size: Number of rows of the model's embedding.
+        window: Maximum length of a sequence that the model takes, in tokens, or None if unknown.
 
     The other options are those of `LogProbVerifier`.
     """
@@ -67,10 +67,10 @@ class Encoder:
         """Return the token ids of prompt and completion.
 
         Raises:
-            EncodeError: with MALFORMED or OVERLONG if the author is to blame, UNSUPPORTED if the
-                completion cannot be scored through no fault of its author.
+            EncodeError: with MALFORMED or OVERLONG if the author is to blame, and UNSUPPORTED if
+                the completion cannot be scored through no fault of its author.
         """
-        # Lone surrogates pass json.loads and then crash tokenizers; only the author can cause that.
+        # Lone surrogates pass json.loads, then crash tokenizers; only the author can have sent any.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
         context = completion.context or Given()
@@ -99,7 +99,7 @@ class Encoder:
     def char_span(
         self, completion: Completion, encoded: Encoded, start: int, end: int
     ) -> tuple[int, int] | None:
-        """Locate tokens [start, end) in ``completion.text``; None if they show no text."""
+        """Locate tokens [start, end) in ``completion.text``; None if the tokens show no text."""
         whole = encoded.whole or encoded
         if whole.given:
             return self._span_in_turns(completion, whole, *encoded.span(start, end))
@@ -139,7 +139,7 @@ class Encoder:
             raise malformed("no completion_ids, and this guard requires them")
         if not text:
             raise malformed("the completion is empty")
-        # Tokenising is linear in the text, but 100 MB of text is not worth a second of work.
+        # Tokenising takes linear time, but 100 MB of text is not worth even a second of work.
         limit = self.sampling.max_new_tokens or self.window
         written = len(text) - sum(end - start for start, end in chars)
         if limit is not None and written > limit * self.longest_token:
@@ -154,9 +154,9 @@ class Encoder:
         ids = tuple(token for part in parts for token in part)
         if not ids:
             raise malformed("the text has no tokens")
-        # The text may spell a token that was added to the tokenizer and not to the model.
+        # The text may spell a token that was added to the tokenizer but not to the model.
         self._require_known("text", ids)
-        # Text shows its special tokens, so only tokens after an EOS can be smuggled in.
+        # In text, special tokens are visible, so only tokens after an EOS can be smuggled in.
         for start, end in between(given, len(ids)):
             if not self.eos_ids.isdisjoint(ids[start : max(start, end - 1)]):
                 raise malformed("the text goes on after the end of the sequence")
@@ -172,7 +172,7 @@ class Encoder:
         window, declared = self.window, self.sampling.max_new_tokens
         most = max((n for n in (window, declared) if n is not None), default=None)
         drawn = len(ids) - sum(end - start for start, end in given)
-        if most is not None and drawn > most:  # before any check that visits each of them
+        if most is not None and drawn > most:  # before any check that visits every id
             why = (
                 f"max_new_tokens is declared as {most}"
                 if most == declared
@@ -185,8 +185,8 @@ class Encoder:
         self._require_known("completion_ids", ids)
         self._require_shown(ids, given)
         self._require_declared_length(ids, given, retokenised=False)
-        # The reward reads the text and the update trains on the ids: if they could differ, one
-        # would carry the answer and the other the poison. If the spans differed, a rule would
+        # The reward reads the text and the update trains on the ids: if they could differ, the text
+        # could carry the answer and the ids the poison. If the spans could differ, a rule would
         # skip the poison as a tool's output while the update trained on it.
         if self.check_text and not self._same(completion.text, ids, given, context):
             turns = ", turn by turn" if given else ""
@@ -205,8 +205,9 @@ class Encoder:
             any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
             for span, (a, b) in zip(tokens, parts, strict=True)
         )
-        # What the trainer masks was decoded by its adapter. Elsewhere special tokens must match,
-        # too: the environment reads the text, and hidden ones would change what follows.
+        # Masked tokens were decoded by the trainer's adapter. In other given spans, special tokens
+        # must match too: the environment reads the text, and hidden tokens would change what
+        # follows.
         return own and (
             context.masked
             or all(
@@ -216,14 +217,14 @@ class Encoder:
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
-        """Yield the texts that honest engines and trainers decode ids to, the usual one first."""
+        """Yield the texts to which honest engines and trainers decode ids, the usual one first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
         yield self.detokenizer.shown(ids)
         if ids[-1:] and ids[-1] in self.eos_ids:
             # Engines omit an EOS even if it is not a special token.
             yield self._decode(ids[:-1], True)
-        # With the tokenizer's own clean-up of spaces, as TRL decodes.
+        # TRL decodes with the tokenizer's own clean-up of spaces.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _require_declared_length(
@@ -235,15 +236,15 @@ class Encoder:
             )
         limit = self.sampling.max_new_tokens
         drawn = len(ids) - sum(end - start for start, end in given)
-        # Retokenising changes a few tokens in a hundred, so the count may change as well.
+        # Retokenising changes a few tokens in a hundred, so their number may change as well.
         if limit is not None and drawn > (limit * 1.1 + 8 if retokenised else limit):
             raise EncodeError(
                 Cause.OVERLONG, f"{drawn} tokens, but max_new_tokens is declared as {limit}"
             )
 
     def _require_shown(self, ids: tuple[int, ...], given: tuple[Span, ...]) -> None:
-        """Refuse ids that do not show in the text: unless they mask them, trainers train on special
-        tokens inside an answer, on padding, and on anything after an EOS."""
+        """Refuse ids that do not show in the text: special tokens inside an answer, padding, and
+        anything after an EOS. Trainers train on such ids unless they mask them."""
         if problem := self.detokenizer.problem(ids, given):
             raise malformed(
                 f"completion_ids: {problem}. If the policy answers in special tokens, pass "
@@ -253,12 +254,12 @@ class Encoder:
     def _require_end(
         self, finish: str | None, prompt: int, ids: tuple[int, ...], given: tuple[Span, ...]
     ) -> None:
-        """Stopping is sampled, too: without an EOS only a limit can have ended the last turn."""
+        """Require an EOS unless a limit ended the last turn: where to stop is sampled too."""
         limit = self.sampling.max_new_tokens
         ends_given = bool(given) and given[-1][1] == len(ids)
         drawn = len(ids) - sum(end - start for start, end in given)
         cut = limit in (drawn, len(ids)) or prompt + len(ids) == self.window
-        # With no limit declared, any length may have been one, but a claimed "stop" is not a limit.
+        # With no limit declared, any length may have been the limit, unless a "stop" is claimed.
         unknown = limit is None and finish != "stop"
         if ids[-1] not in self.eos_ids and not (ends_given or cut or unknown):
             raise malformed(
@@ -281,7 +282,8 @@ class Encoder:
                 return given
         own = self._own_prompt_ids(completion)
         # With ids of their own choosing, authors could let the poison follow from a prompt that
-        # asks for it. Ids that spell the same prompt differently are harmless: ours are scored.
+        # asks for it. Ids that spell the same prompt differently are harmless, since the usual ids
+        # are scored in their place.
         if given is not None and given not in own:
             spelled = self._decode(given, skip_special=False)
             if all(spelled != self._decode(ids, skip_special=False) for ids in own):
@@ -298,19 +300,19 @@ class Encoder:
         """Return the prompt's ids in the form that trainers usually use.
 
         Raises:
-            EncodeError: UNSUPPORTED, the prompt cannot be encoded.
+            EncodeError: with UNSUPPORTED if the prompt cannot be encoded.
         """
         return self._own_prompt_ids(completion)[0]
 
     def prompt_length(self, prompt: Any) -> int:
-        """Tokens of a prompt; 0 if it cannot be encoded."""
+        """Return the number of tokens of a prompt, or 0 if it cannot be encoded."""
         try:
             return len(self._own_prompt_ids(Completion(prompt, ""))[0])
         except (EncodeError, TypeError, ValueError):
             return 0
 
     def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
-        """Return the prompt's ids as trainers make them, the usual form first."""
+        """Return the prompt's ids in the forms that trainers and engines use, usual form first."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
             return self._of_text(completion.prompt)
@@ -321,7 +323,7 @@ class Encoder:
                 "set tokenizer.chat_template or give prompts as text",
             )
         messages = [dict(message) for message in completion.prompt]
-        # After an assistant's message trainers open a new turn, while engines may continue it.
+        # After an assistant's message, trainers open a new turn, but engines may continue the turn.
         forms = [{"add_generation_prompt": True}]
         if messages and messages[-1]["role"] == "assistant":
             forms.append({"continue_final_message": True})
@@ -341,7 +343,8 @@ class Encoder:
                 tuple(self.tokenizer(prompt, add_special_tokens=special)["input_ids"])
                 for special in (True, False)
             ]
-            # A group is adjacent and shares its prompt. One tuple: threads may race on this.
+            # A group's completions are adjacent and share a prompt. Prompt and ids are one tuple,
+            # since threads may race here.
             self._last_prompt = prompt, ids
         return ids
 
@@ -358,9 +361,10 @@ class Encoder:
 
 
 def _same_text(text: str, decoded: str) -> bool:
-    """Equal but for a little white space at the ends and a character that the limit cut in two."""
+    """Whether the texts are equal, except for a little white space at the ends and a character that
+    the length limit cut in two."""
     ends = " \t\r\n"
-    if abs(len(text) - len(decoded)) > 16:  # longer runs of blanks would be text never sampled
+    if abs(len(text) - len(decoded)) > 16:  # longer runs of blanks would be text that was added
         return False
     return text.strip(ends) == decoded.strip(ends) or (
         decoded.endswith("\ufffd")

@@ -1,4 +1,4 @@
-"""A completion as token ids, of one turn or several, and the error if it cannot be encoded."""
+"""A completion of one or more turns as token ids, and the error if it cannot be encoded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abst
 
 
 class EncodeError(Exception):
-    """A completion cannot be scored; carries the verdict's cause, a sentence for a person, and the
-    finding's kind, by default the cause's name."""
+    """Raised when a completion cannot be scored. Carries the verdict's cause, a sentence for the
+    reader, and the finding's kind, which is the cause's name by default."""
 
     def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
         self.cause = cause
@@ -24,7 +24,7 @@ class EncodeError(Exception):
 
 
 def malformed(message: str, kind: str | None = None) -> EncodeError:
-    """The error for what only the completion's author can have caused."""
+    """Build the error for a fault that only the completion's author can have caused."""
     return EncodeError(Cause.MALFORMED, message, kind)
 
 
@@ -34,18 +34,18 @@ class Encoded:
 
     prompt_ids: tuple[int, ...]  # at least one
     completion_ids: tuple[int, ...]  # at least one
-    from_text: bool  # made from the text, so they may differ from what was sampled
-    seed: int | None = None  # the coin's if one is replayed; 0 <= seed < 2^64
+    from_text: bool  # whether the ids come from the text, and so may differ from those sampled
+    seed: int | None = None  # the coin's seed if a coin is replayed; 0 <= seed < 2^64
     given: tuple[Span, ...] = ()
     """Spans of ``completion_ids`` that were not sampled: they are scored as context, and their
     statistics are discarded."""
     whole: Encoded | None = None
-    """The completion whose drawn tokens these are; None = this is the whole completion."""
+    """The whole completion if these are only its drawn tokens; None if this is the whole itself."""
     author: str | None = field(default=None, compare=False)  # the sender, if known
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Positions of its drawn tokens in the whole completion, [m]."""
+        """Positions of the drawn tokens in the whole completion, [m]."""
         of = self.whole or self
         drawn = np.ones(len(of.completion_ids), np.bool_)
         for start, end in of.given:
@@ -53,14 +53,14 @@ class Encoded:
         return np.flatnonzero(drawn)
 
     def drawn(self) -> Encoded:
-        """Return the drawn tokens alone, in the form in which their statistics are judged."""
+        """Return the drawn tokens alone, the form in which a completion's statistics are judged."""
         if not self.given:
             return self
         ids = tuple(self.completion_ids[i] for i in self.places)
         return replace(self, completion_ids=ids, given=(), whole=self)
 
     def span(self, start: int, end: int) -> Span:
-        """Map tokens [start, end) of these to a span of the whole completion; start < end."""
+        """Map tokens [start, end) to a span of the whole completion; requires start < end."""
         if self.whole is None:
             return start, end
         places = self.places
@@ -68,7 +68,8 @@ class Encoded:
 
 
 def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
-    """`CompletionVerifier.author_can_abstain` for a verifier that scores at most so many tokens."""
+    """Return `CompletionVerifier.author_can_abstain` for a verifier that scores at most
+    ``max_new_tokens`` tokens; None in place of a number means no limit."""
     if max_new_tokens is not None:
         return None  # a declared length implies enough memory for it
     return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
@@ -77,8 +78,10 @@ def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | Non
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """Encode a batch; return encodings and, for the rest, ``verifier``'s verdicts, by index: the
-    cause of an `EncodeError` says who is at fault."""
+    """Encode a batch; return encodings by index, and ``verifier``'s verdicts on all the rest.
+
+    The cause of an `EncodeError` decides whether the verdict rejects or abstains.
+    """
     encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
     for i, completion in enumerate(batch):
         try:

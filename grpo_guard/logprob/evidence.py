@@ -3,26 +3,26 @@
 Four kinds of evidence against "these tokens were drawn from the declared sampler":
 
 * *Support*: too many tokens lie too far outside what the sampler keeps. The k-th largest gap g has
-  a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 it
-  is the instant floor: a single token far enough outside decides.
-* *Surprise*: tokens inside the support that are too unlikely together: text of another model, of a
-  higher temperature, with lines moved, or poison built from allowed tokens. This is an e-process, a
-  bet against honesty whose wealth has mean <= 1 if the tokens were honestly sampled. By Ville's
-  inequality it ever exceeds 1/a with probability at most a, whatever the length. The bet begins at
-  every token with a share of the stake, so that honest text before the poison costs little.
+  a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 this
+  is an instant floor: a single token far enough outside decides.
+* *Surprise*: tokens inside the support that are too unlikely together: text from another model or a
+  higher temperature, moved lines, or poison built from allowed tokens. This is an e-process, a bet
+  against honesty whose wealth has mean <= 1 if the tokens were honestly sampled. By Ville's
+  inequality the wealth ever exceeds 1/a with probability at most a, whatever the length. A share of
+  the stake is bet from every token on, so that honest text before the poison costs little.
 * *Scan*: a few consecutive tokens that are too unlikely, whatever surrounds them; see `scan.py`.
-  The e-process pays for the honest text before them, a window does not.
+  The e-process pays for the honest text before those tokens, but a window does not.
 * *Floor*: one token so improbable that drift cannot explain it.
 
-Why the bets are fair under any truncation: an honest token comes from p restricted to a top set and
-renormalised. Let K be the declared top-k (or the vocabulary), P and Q ~ P^b, b < 1, normalised over
-K, and the factor Q/P on K and 1 outside. If the sampler keeps a smaller top set T of K, the mean is
-Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top sets. The tail mass under
-p is at least that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator
-(Vovk and Wang, arXiv 1912.06116).
+The bets are fair under any truncation: an honest token comes from p restricted to a top set and
+renormalised. Let K be the declared top-k (or the vocabulary), let P and Q ~ P^b, b < 1, be
+normalised over K, and let the factor be Q/P on K and 1 outside. If the sampler keeps a smaller top
+set T of K, the mean is Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top
+sets. The tail mass under p is at least that under the restricted p, so it is super-uniform, and
+b * u^(b-1) is a calibrator (Vovk and Wang, arXiv 1912.06116).
 
-The p-value is Bonferroni's over the parts, with `SHARES` of alpha. Without truncation no token is
-outside the support, and the other parts get its share.
+The parts' p-values are combined by Bonferroni, with `SHARES` of alpha. Without truncation no token
+is outside the support, and the other parts get its share.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from grpo_guard.logprob.scan import scan, scan_tails
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
 from grpo_guard.nodes.e_process import log_shares
 
-# A foreign phrase is a few tokens; betting the whole stake on every token would cost too much.
+# A foreign phrase has few tokens; betting the whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05
 TAIL_EXPONENT = 0.1
-DENSE_CAP = 50.0  # one drifting token must not decide
-COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few far ones, many near ones
+DENSE_CAP = 50.0  # maximum factor of one token, since a single drifting token must not decide
+COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few large or many small gaps
 
 # Support, surprise, scan, floor. The floor's own p-value, n * `floor_tail`, is far below alpha.
 SHARES = (0.3, 0.3, 0.3, 0.1)
@@ -58,15 +58,16 @@ class Evidence:
 
     p_value: float  # combined, in [0, 1]
     unkeyed_p: float
-    """The same without keyed shares. A repeated text has the same shares, so only p-values without
-    them may be multiplied over prompts and batches; otherwise shared luck would convict."""
-    support_p: float  # of the gaps, Bonferroni over `COUNTS`
-    surprise_p: float  # of the e-process
-    scan_p: float  # of the least likely window
-    floor_p: float  # of the least likely token, 1 if no token is below the floor
-    window: tuple[int, int]  # the least likely one, half open
+    """The combined p-value without keyed shares. A repeated text has the same shares, so only
+    p-values without them may be multiplied over prompts and batches; otherwise shared luck would
+    convict."""
+    support_p: float  # p-value of the gaps, by Bonferroni over `COUNTS`
+    surprise_p: float  # p-value of the e-process
+    scan_p: float  # p-value of the least likely window
+    floor_p: float  # p-value of the least likely token, 1 if no token is below the floor
+    window: tuple[int, int]  # the least likely window of tokens, half-open
     zones: NDArray[np.int8]  # INSIDE, AMBIGUOUS or OUTSIDE the support, [n]
-    weights: Floats  # each token's evidence against honesty, in nats, [n]; negative is for it
+    weights: Floats  # each token's evidence against honesty, in nats, [n]; negative speaks for it
 
 
 def weigh(
@@ -78,7 +79,7 @@ def weigh(
 ) -> Evidence:
     """Weigh the evidence against honest sampling; ``stats`` must be free of NaN and not empty.
 
-    Without ``shares``, the scan's `keyed_shares`, shape [n], less is detected.
+    ``shares`` are the scan's `keyed_shares`, shape [n]; without them, less is detected.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
@@ -128,14 +129,14 @@ def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
 
 
 def _sparse(factor: Floats) -> Floats:
-    """Log factors of a bet with a small share of the stake."""
+    """Return the log factors of a bet with a small share of the stake."""
     log_factors: Floats = np.log1p(SPARSE_SHARE * (factor - 1))
     return log_factors
 
 
 def _restarted(log_factors: Floats) -> Floats:
-    """Log e-value after each token of an `EProcess` in which each token is a batch, reserve
-    included."""
+    """Return the log e-value after each token of an `EProcess` in which each token is a batch; the
+    reserve is included."""
     paths = np.cumsum(log_factors)
     s = np.arange(len(paths))
     before = paths - log_factors
@@ -145,22 +146,22 @@ def _restarted(log_factors: Floats) -> Floats:
 
 
 def binomial_tail(k: int, n: int, rate: float) -> float:
-    """P(X >= k) for X ~ Binomial(n, rate), to relative precision in the far tail.
+    """Return P(X >= k) for X ~ Binomial(n, rate), to full relative precision in the far tail.
 
     Raises:
-        ValueError: not 0 <= k <= n, or rate not in (0, 1).
+        ValueError: k is not in [0, n], or rate is not in (0, 1).
     """
     if not 0 <= k <= n or not 0 < rate < 1:
         raise ValueError(f"binomial_tail: expected 0 <= k <= n, 0 < rate < 1, got {k}, {n}, {rate}")
     if k == 0:
         return 1.0
-    if k <= n * rate:  # the upper tail has most of the mass: sum the lower one instead
+    if k <= n * rate:  # the upper tail has most of the mass, so sum the lower tail instead
         return max(0.0, 1.0 - _binomial_sum(range(k - 1, -1, -1), n, rate))
     return min(1.0, _binomial_sum(range(k, n + 1), n, rate))
 
 
 def _binomial_sum(counts: range, n: int, rate: float) -> float:
-    """Sum of binomial probabilities over counts that move away from the mode."""
+    """Sum binomial probabilities over counts that move away from the mode."""
     total = 0.0
     for k in counts:
         term = math.exp(
@@ -177,7 +178,7 @@ def _binomial_sum(counts: range, n: int, rate: float) -> float:
 
 
 def heaviest_span(weights: Floats) -> tuple[int, int]:
-    """The half-open token span with the largest total weight (Kadane), not empty."""
+    """Return the non-empty, half-open token span with the largest total weight (Kadane)."""
     best, best_span, total, start = -math.inf, (0, 1), 0.0, 0
     for i, weight in enumerate(weights.tolist()):
         if total <= 0:

@@ -1,4 +1,4 @@
-"""The checks of a completion's form that need no scores, for what a spot check leaves unscored."""
+"""Checks of a completion's form that need no scores, for completions that are not spot-checked."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ _MASK: Final = (
 
 
 class FormVerifier(CompletionVerifier):
-    """Rejects what a log-prob verifier rejects before it scores anything.
+    """Rejects what a log-prob verifier would reject before it scores anything.
 
-    Under `SpotCheck` most completions are never shown to that verifier. Without this, ids behind a
-    text that says something else, padding behind the end, and slots that are not a node's would
-    pass wherever they are not drawn, though finding them costs next to nothing. What it also
-    rejects is a claimed sampling mask, and a second completion for a slot in the same batch, so
-    names must be authenticated, as for `SpotCheck`: else a stranger could fill a node's slot first.
+    Under `SpotCheck` most completions are never shown to the log-prob verifier. Without this check,
+    ids that say something other than the text, padding after the end, and slots that are not the
+    node's would pass in every completion that is not drawn, though finding them costs next to
+    nothing. The check also rejects a claimed sampling mask, and a second completion for a slot in
+    the same batch. So names must be authenticated, as for `SpotCheck`: otherwise a stranger could
+    fill a node's slot first.
     """
 
     name = "form"
-    scope: Scope = "batch"  # slots
+    scope: Scope = "batch"  # slots are compared within the batch
 
     def __init__(self, of: LogProbVerifier) -> None:
         self.of = of
 
     @property
     def compares_ids(self) -> bool:
-        """As the verifier: it is what compares them for completions that are not drawn."""
+        """Whether the log-prob verifier, whose checks are run here, compares ids with the text."""
         return self.of.compares_ids
 
     @property
     def own_tokenizer(self) -> Any:
-        """The verifier's tokenizer."""
+        """The log-prob verifier's tokenizer."""
         return self.of.own_tokenizer
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Accept what can be scored; slots are compared within the batch."""
+        """Accept the completions that could be scored, at most one per slot in the batch."""
         verdicts = encode_batch(self.name, self.of.encode, batch)[1]
         filled = set[Place]()
         for i, completion in enumerate(batch):
@@ -65,7 +66,7 @@ class FormVerifier(CompletionVerifier):
             return accept(self.name)
         try:
             place = self.of.slots.place(completion)
-        except EncodeError as error:  # its round ended while it was verified
+        except EncodeError as error:  # the round ended while the completion was verified
             return abstain(self.name, Cause.UNSUPPORTED, str(error))
         if place in filled:
             finding = Finding("slot_filled", f"a second completion for slot {completion.slot}")

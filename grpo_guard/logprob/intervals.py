@@ -1,4 +1,4 @@
-"""Intervals of a binomial rate, without scipy."""
+"""Confidence intervals for a binomial rate, without scipy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from grpo_guard.logprob.evidence import binomial_tail
 
 
 def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
-    """One-sided Clopper-Pearson upper bound of a rate (Clopper and Pearson 1934): exact.
+    """Return the one-sided upper confidence bound on a rate, exact (Clopper and Pearson 1934).
 
-    With no hits it is 1 - (1 - confidence)^(1/total), about 3 / total at 95 %.
+    With no hits the bound is 1 - (1 - confidence)^(1/total), about 3 / total at 95 %.
 
     Raises:
-        ValueError: not 0 <= hits <= total >= 1.
+        ValueError: ``0 <= hits <= total`` or ``total >= 1`` does not hold.
     """
     _require(hits, total)
     if hits == total:
         return 1.0
     if hits == 0:
         return -math.expm1(math.log1p(-confidence) / total)
-    # The rate at which `hits` or fewer have probability 1 - confidence.
+    # The bound is the rate at which `hits` or fewer have probability 1 - confidence.
     low, high = hits / total, 1.0 - 1e-15
     for _ in range(100):
         middle = (low + high) / 2
@@ -31,11 +31,12 @@ def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
 
 
 def lower_bound(hits: int, total: int, confidence: float = 0.95) -> float:
-    """One-sided Clopper-Pearson lower bound of a rate; see `upper_bound`."""
+    """Return the one-sided Clopper-Pearson lower confidence bound on a rate; see `upper_bound`."""
     _require(hits, total)
     if hits == 0:
         return 0.0
-    # The rate at which `hits` or more have probability 1 - confidence; in log space for far tails.
+    # The bound is the rate at which `hits` or more have probability 1 - confidence; found in log
+    # space, for far tails.
     low, high = math.log(1e-30), math.log(hits / total)
     for _ in range(100):
         middle = (low + high) / 2
@@ -45,7 +46,7 @@ def lower_bound(hits: int, total: int, confidence: float = 0.95) -> float:
 
 
 def wilson(hits: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Two-sided Wilson score interval of a rate (Wilson 1927), (low, high); see `upper_bound`."""
+    """Return the two-sided Wilson score interval (low, high) for a rate (Wilson 1927)."""
     _require(hits, total)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     rate, z2 = hits / total, z * z

@@ -1,9 +1,9 @@
-"""Whether a sampling mask that came with a completion is the declared sampler's.
+"""Check that a sampling mask that came with a completion is the declared sampler's.
 
-Each place of the mask is compared with the support that the declared sampler has there under the
-policy, from the whole row of logits. Drift between engines moves tokens across the support's edge,
-so a token counts only if it is on the wrong side of the edge even after it is moved towards the
-other side by `MARGINS` times the drift profile's margin, with top-p moved by the margin of mass.
+Each position of the mask is compared with the declared sampler's support there under the policy,
+from the whole row of logits. Drift between engines moves tokens across the edge of the support, so
+a token counts only if it is on the wrong side of the edge even after being moved towards the other
+side by `MARGINS` times the drift profile's margin, with top-p moved by the margin of mass.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from grpo_guard.logprob.kernels.support import full_rows, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 
 MARGINS: Final = 2.0
-"""A token may drift one way and those at the edge the other."""
+"""Number of margins allowed: a token may drift one way, and the tokens at the edge the other."""
 
 
 def rows_scorer(scorer: Any) -> Any:
-    """What gives whole rows of logits for a scorer, a `TransformersScorer`; None = nothing does."""
+    """Return the `TransformersScorer` behind a scorer, which gives whole rows of logits, or None if
+    there is none."""
     found = getattr(scorer, "own", scorer)
     return found if hasattr(found, "plain_states") and hasattr(found, "model") else None
 
@@ -42,8 +43,8 @@ def false_places(
     sampling: SamplingSpec,
     profile: DriftProfile,
 ) -> Iterator[Finding]:
-    """Findings for the places where the mask of a whole completion differs from the declared
-    sampler's, in order; ``scorer`` is from `rows_scorer`."""
+    """Yield findings, in order, for the positions where the mask of a whole completion differs from
+    the declared sampler's; ``scorer`` must come from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
         inside, outside, shares = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):
@@ -70,7 +71,7 @@ def false_places(
 
 
 def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tuple[Tensor, Tensor]]:
-    """Places and their scores, logits / temperature, a few rows at a time: [R], [R, V]."""
+    """Yield positions and their scores, logits / temperature, a few rows at a time: [R], [R, V]."""
     states: Tensor = scorer.plain_states(encoded)
     head = head_of(scorer.model)
     pairs = [(encoded.prompt_ids, encoded.completion_ids)]
@@ -88,8 +89,8 @@ def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tup
 def _sides(
     scores: Tensor, sampling: SamplingSpec, profile: DriftProfile
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens the sampler keeps, and which it drops, whatever drift does, and each token's
-    probability under it; scores are logits / temperature, [R, V] each."""
+    """Return which tokens the sampler keeps and which it drops, whatever drift does, and each
+    token's probability under the sampler. Scores are logits / temperature; [R, V] each."""
     ranked, order = scores.double().sort(-1, descending=True)
     size = ranked.shape[-1]
     drift = _drift(ranked, sampling.temperature, profile)
@@ -97,7 +98,7 @@ def _sides(
     mass = torch.cat([torch.zeros_like(weights[:, :1]), weights.cumsum(-1)], -1)
     k = sampling.top_k if 0 < sampling.top_k < size else size
     whole = _renormalised(ranked, weights, mass, k, sampling)
-    # How many tokens, and how much mass, are above each token once it is moved down, or up.
+    # How many tokens, and so how much mass, are above each token once it is moved down or up.
     lowered = torch.searchsorted(-ranked, -(ranked - drift))
     raised = torch.searchsorted(-ranked, -(ranked + drift))
     inside, outside = lowered - 1 < k, raised >= k
@@ -111,7 +112,7 @@ def _sides(
         inside &= ranked - drift >= least
         outside |= ranked + drift < least
     back = order.argsort(-1)
-    # What no sampler can draw is outside, and what is certain to be drawn is inside.
+    # A token that no sampler can draw is always outside.
     closed = ranked == -torch.inf
     return (
         (inside & ~closed).gather(-1, back),
@@ -121,7 +122,7 @@ def _sides(
 
 
 def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
-    """By how much a score may be off, [R, V]; 0 for tokens that cannot be drawn."""
+    """Return how far each score may have drifted, [R, V]; a logit of -inf counts as 0."""
     finite = torch.where(ranked.isfinite(), ranked, 0.0)
     margins = profile.margins((finite * temperature).cpu().numpy())
     return torch.as_tensor(margins, device=ranked.device) * (MARGINS / temperature)
@@ -130,7 +131,7 @@ def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
 def _renormalised(
     ranked: Tensor, weights: Tensor, mass: Tensor, k: int, sampling: SamplingSpec
 ) -> Tensor:
-    """The mass of which top-p is a share, [R, 1], as each engine has it."""
+    """Return the mass to which top-p applies, [R, 1], which depends on the engine."""
     if sampling.engine == "sglang":
         return mass[:, -1:]
     if sampling.engine == "vllm" and sampling.min_p > 0:

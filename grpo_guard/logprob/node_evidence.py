@@ -31,7 +31,7 @@ logger = logging.getLogger("grpo_guard")
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
 PLACES: Final = "improbable_places"
-# Half of the stake is on the node's completions together, half on the bets at announced places.
+# Half of the stake is on the node's completions taken together, half on bets at announced places.
 WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
 _PLACE_NAMES: Final = {
     Announced.RESULT: "results of sums",
@@ -39,15 +39,15 @@ _PLACE_NAMES: Final = {
     Announced.IMPORT: "names of imports",
     Announced.AFTER_ANSWER: "tokens after the answer",
 }
-# A convicted node's completions are tested at this level instead of alpha. It loses this share of
-# its honest work; of poison that is only a little improbable each time, most is found.
+# A convicted node's completions are tested at this level instead of alpha. The node loses this
+# share of its honest work, and most poison that is only a little improbable each time is found.
 _SUSPECT_ALPHA: Final = 0.05
-# Completions without a node are tested as if one node had sent them, so that leaving out the name
-# does not help. Only for repeated stretches, because they come from several authors.
+# Completions without a node are tested as if one node had sent them all, so that leaving out the
+# name does not help. They are tested only for repeated stretches, as they have several authors.
 _NAMELESS: Final = ""
 
 Placed = tuple[Finding, tuple[int, int]]
-"""A finding and the token span that it is about."""
+"""A finding and the token span to which it applies."""
 
 
 class NodeEvidence:
@@ -55,7 +55,7 @@ class NodeEvidence:
 
     Args:
         name: The verifier's name, under which the memory is stored.
-        sampling, places: The declared sampler; the texts before tokens.
+        sampling, places: The declared sampler; gives the text before each token.
         alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
@@ -79,8 +79,10 @@ class NodeEvidence:
         scored: Mapping[int, Scored],
         weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
-        """Return findings on completions of convicted nodes, by index in the batch; only those are
-        tested whose evidence could be weighed."""
+        """Return findings on completions of convicted nodes, by index in the batch.
+
+        Only completions whose evidence could be weighed are tested.
+        """
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
@@ -138,7 +140,7 @@ class NodeEvidence:
         """Return the bets on a completion's tokens at announced places."""
         encoded = scored.encoded
         whole = encoded.whole or encoded
-        # Tool output is context like any other: it may announce what comes next.
+        # Tool output is context like any other text: it may announce what comes next.
         kinds = announced(self.places, whole.completion_ids)
         return place_bets(
             encoded, [kinds[i] for i in encoded.places],
@@ -147,9 +149,10 @@ class NodeEvidence:
 
 
 def log_calibrated(p: float) -> float:
-    """Log e-value of a p-value: log of the integral of k p^(k - 1) over k in [0, 1].
+    """Convert a p-value to a log e-value: log of the integral of k p^(k - 1) over k in [0, 1].
 
-    This is the mean of all power calibrators (Vovk and Wang, arXiv 1912.06116), 1/2 at p = 1.
+    The e-value is the mean over all power calibrators (Vovk and Wang, arXiv 1912.06116); it is 1/2
+    at p = 1.
     """
     p = max(p, 1e-300)
     log = math.log(p)
@@ -180,9 +183,9 @@ def _findings(
 def _place_findings(
     node: str, bets: Sequence[PlaceBets], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield findings on those completions in which the node's best bet won something."""
+    """Yield findings on the completions in which the node's best bet gained anything."""
     best = int(np.argmax(process.log_wealth)) - 1
-    if best < 0:  # its completions taken together convict it, not the bets on places
+    if best < 0:  # the node's completions taken together convict it, not the bets on places
         return
     kind, _, _ = COLUMNS[best]
     for number, bet in enumerate(bets):

@@ -4,20 +4,21 @@ Sampling is then an argmax of score + noise over the sampler's support: the Gumb
 the seed, anyone can compute which token an honest sampler drew, up to numerical drift of the
 scores.
 
-Three families:
+There are three families:
 
 * ``grpo-guard``: integers only, so that the bits are the same on any hardware.
-* ``vllm``: what vLLM's Model Runner V2 adds for a request with a ``seed`` (read in vllm 0.32,
-  ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which differ in the
-  last bits between libraries. Its V1 runner draws from a torch.Generator in an order that depends
-  on batch and hardware, which cannot be replayed.
-* ``sglang``: what SGLang adds under ``--enable-deterministic-inference`` for a request with a
-  ``sampling_seed`` (read in sglang 0.5.23, ``layers/sampler.py``): the same hash of the column,
-  large where vLLM's is small, and logarithms in fp64. With a top-k, top-p or min-p the columns are
-  ranks of sorted probabilities, which drift changes; otherwise they are token ids.
+* ``vllm``: the noise that vLLM's Model Runner V2 adds for a request with a ``seed`` (according to
+  vllm 0.32, ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which
+  differ in the last bits between libraries. vLLM's V1 runner draws from a torch.Generator in an
+  order that depends on batch and hardware, which cannot be replayed.
+* ``sglang``: the noise that SGLang adds under ``--enable-deterministic-inference`` for a request
+  with a ``sampling_seed`` (according to sglang 0.5.23, ``layers/sampler.py``): the same hash, but
+  of the column, with large hashes in place of small ones, and logarithms in fp64. With a top-k,
+  top-p or min-p the columns are ranks of sorted probabilities, which drift changes; otherwise they
+  are token ids.
 
-The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with chance
-2^-32. An attacker cannot exploit that, because the coin fixes the seed.
+The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with
+probability 2^-32. An attacker cannot exploit that, because the coin fixes the seed.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from grpo_guard.core.sampling import SamplingSpec
 Family: TypeAlias = Literal["grpo-guard", "vllm", "sglang"]
 
 M32 = 0xFFFFFFFF
-# Our stream starts from another state than vLLM's, so that equal seeds give different noise.
+# The hash of grpo-guard starts from a different state, so equal seeds give different noise.
 DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0, "sglang": 0}
-# Fixed point: tables and sums carry 30 fractional bits, noise 18, which fp32 holds exactly.
+# Fixed point: tables and sums have 30 fractional bits, and noise has 18, which fp32 holds exactly.
 FRACTION, NOISE_FRACTION = 30, 18
 LN2 = 744261118  # round(ln 2 * 2^30)
 LARGEST = 22.9  # no family's noise is larger
@@ -45,17 +46,19 @@ LARGEST = 22.9  # no family's noise is larger
 def gumbel(
     seed: int | Tensor, position: Tensor, token: Tensor, family: Family = "grpo-guard"
 ) -> Tensor:
-    """Standard Gumbel noise, fp32, of the broadcast shape of the arguments.
+    """Return standard Gumbel noise in fp32, in the shape to which the arguments broadcast.
 
     Args:
-        seed: 0 <= seed < 2^64, or a tensor of seeds as int64 with the same bits (`signed`).
-        position: int64, >= 0. ``grpo-guard``: index of the token in the completion. The others:
-            index, in prompt and completion, of the last token before it.
+        seed: The seed, 0 <= seed < 2^64, or a tensor of seeds as int64 with the same bits
+            (`signed`).
+        position: Position of the token, int64, >= 0. For ``grpo-guard``, the token's index in the
+            completion; for the other families, the index of the last token before it, in prompt and
+            completion together.
         token: Token ids, int64.
-        family: Which noise.
+        family: The family of noise.
 
     Raises:
-        ValueError: the seed is out of range or the family unknown.
+        ValueError: the seed is out of range or the family is unknown.
     """
     h = hashed(seed, position, token, family)
     if family == "vllm":
@@ -77,7 +80,8 @@ def require_replayable(sampling: SamplingSpec, family: Family) -> None:
 
     Raises:
         TypeError: ``sampling`` is not a `SamplingSpec`.
-        ValueError: its engine is not the noise's, or it is SGLang's with truncation.
+        ValueError: the family is unknown or belongs to another engine than the sampler's, or the
+            sampler is SGLang's with truncation.
     """
     if not isinstance(sampling, SamplingSpec):
         raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
@@ -102,14 +106,14 @@ def require_replayable(sampling: SamplingSpec, family: Family) -> None:
 def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
     """Return the position that enters the noise of a completion's token t, [B], [B] -> [B].
 
-    Ours counts within the completion, so that padding or another template cannot shift it; the
-    engines' is the absolute index of the last token before it.
+    For ``grpo-guard`` the position counts within the completion, so that padding or another
+    template cannot shift it; for the engines it is the absolute index of the last token before t.
     """
     return t if family == "grpo-guard" else prompt_length + t - 1
 
 
 def signed(seed: int) -> int:
-    """Return the int64 with the bits of an unsigned 64-bit seed, for tensors of signed integers.
+    """Return the int64 with the same bits as an unsigned 64-bit seed, for use in signed tensors.
 
     Raises:
         ValueError: the seed is out of range.
@@ -120,9 +124,10 @@ def signed(seed: int) -> int:
 
 
 def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
-    """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32).
+    """Hash the two halves of the seed, the position and the token with murmur3 (Appleby).
 
-    For ``sglang`` the complement, so that small hashes give large noise in all families.
+    Returns int64 in [0, 2^32). For ``sglang`` this is the complement of the hash, so that small
+    values give large noise in all families.
     """
     if family not in get_args(Family):
         raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
@@ -139,7 +144,7 @@ def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
 
 
 def mixed(h: Any, key: Any) -> Any:
-    """One round of murmur3: the state after a 32-bit key."""
+    """Run one round of murmur3: return the state after mixing in a 32-bit key."""
     key = (key * 0xCC9E2D51) & M32
     key = (rotated(key, 15) * 0x1B873593) & M32
     return (rotated(h ^ key, 13) * 5 + 0xE6546B64) & M32
@@ -150,10 +155,10 @@ def rotated(x: Any, bits: int) -> Any:
 
 
 def _fixed_gumbel(h: Tensor) -> Tensor:
-    """-ln(-ln(1 - v)), v = (h + 1/2) / 2^32, in units of 2^-18, by integers only.
+    """Return -ln(-ln(1 - v)) for v = (h + 1/2) / 2^32, in units of 2^-18, using integers only.
 
-    For v < 1/2, which holds all large noise, it is -ln v - r(v) with r(v) = ln(-ln(1 - v) / v)
-    smooth, so that nothing cancels.
+    For v < 1/2, where all large noise lies, the result is computed as -ln v - r(v). The function
+    r(v) = ln(-ln(1 - v) / v) is smooth, so nothing cancels.
     """
     logs, ratios = (table.to(h.device) for table in _tables())
     x = 2 * h + 1  # v = x / 2^33
@@ -170,7 +175,7 @@ def _fixed_gumbel(h: Tensor) -> Tensor:
 
 
 def _ln(x: Tensor, logs: Tensor) -> Tensor:
-    """2^30 ln x for integers 1 <= x < 2^36."""
+    """Return 2^30 ln x for integers 1 <= x < 2^36."""
     exponent, y = torch.zeros_like(x), x
     for bits in (32, 16, 8, 4, 2, 1):
         large = y >= (1 << bits)
@@ -183,9 +188,10 @@ def _ln(x: Tensor, logs: Tensor) -> Tensor:
 
 @functools.cache
 def _tables() -> tuple[Tensor, Tensor]:
-    """round(2^30 ln(1 + i / 1024)), i = 0 ... 1025, and round(2^30 r(i / 1024)), i = 0 ... 513.
+    """Return tables of round(2^30 ln(1 + i / 1024)), i = 0 ... 1025, and of
+    round(2^30 r(i / 1024)), i = 0 ... 513, with r as in `_fixed_gumbel`.
 
-    Both are longer than needed, so that ``i + 1`` always exists.
+    Both tables are longer than needed, so that entry ``i + 1`` always exists.
     """
     logs = [round(math.log1p(i / 1024) * 2**FRACTION) for i in range(1026)]
     ratios = [0] + [

@@ -1,30 +1,31 @@
 r"""Bets on the tokens at announced places, fair to any node that samples as declared.
 
-Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. The tokens that are less
-likely than the chosen one have mass L; the chosen one and those that tie with it have mass m. The
-bet pays the mean of f over [L, L + m]::
+Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. Let L be the mass of the
+tokens less likely than the chosen token, and m the mass of the chosen token and any that tie with
+it. The bet pays the mean of f over [L, L + m]::
 
     e = ((L + m)^b - L^b) / m
 
-Over the policy's distribution the mean of e telescopes to exactly 1. A random share of m, which the
-scan uses, would be as fair but would win less, by Jensen's inequality; here nothing is drawn, so
-equal answers share no luck. Two things can only lower the mean:
+Over the policy's distribution the mean of e telescopes to exactly 1. Using a random share of m, as
+the scan does, would be just as fair but would win less, by Jensen's inequality; here nothing is
+drawn at random, so equal answers share no luck. Two things can only lower the mean:
 
 * *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1,
   since u^b is concave.
-* *Drift.* If no token's probability in the sampler's numbers exceeds e^d times ours, no set's does.
-  So f is evaluated at min(1, u e^d), and never at u below the profile's ``least_tail``.
+* *Drift.* If no token's probability in the sampler's numbers exceeds e^d times the verifier's, the
+  same holds for sets. So f is evaluated at min(1, u e^d), but never below the profile's
+  ``least_tail``.
 
-At a place the factor is 1 - s + s e, for a few b and stakes s, and separately for each kind of
-place: an attacker uses one kind, and honest draws at the others must not dilute it. These are the
-*columns*. Within a column factors multiply over places; which places occur, and how many, may
-depend on everything drawn before. Columns are averaged only at the end (`nodes/e_process.py`): if
-they were averaged batch by batch, poison that shows a little each time would pay for the average
-each time.
+The factor at a place is 1 - s + s e, for a few exponents b and stakes s, and separately for each
+kind of place: an attacker uses one kind, and honest draws at the others must not dilute the
+evidence. The combinations of kind, b and s are the *columns*. Within a column, factors multiply
+over places; which places occur, and how many, may depend on everything drawn before. Columns are
+averaged only at the end (`nodes/e_process.py`): if they were averaged batch by batch, poison that
+shows a little each time would pay for the average each time.
 
-Answers of one node to one prompt often begin alike. If several of them have the same tokens before
-a place, their factors there are averaged instead of multiplied: a node that uses one seed twice
-draws the same tokens twice, and honest luck must not count double.
+One node's answers to the same prompt often begin alike. If several answers have the same tokens
+before a place, their factors there are averaged instead of multiplied: a node that uses one seed
+twice draws the same tokens twice, and honest luck must not count double.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ EXPONENTS: Final = (0.2, 0.5)
 STAKES: Final = (0.5, 0.1)
 KINDS: Final = tuple(kind for kind in Announced if kind)
 COLUMNS: Final = tuple(product(KINDS, EXPONENTS, STAKES))
-"""The kind of place, b and s of each column."""
-# In a lump thinner than this part of its tail, float64 cannot resolve the difference.
+"""The kind of place, the exponent b and the stake s of each column."""
+# If a lump is thinner than this share of its tail, float64 cannot resolve the difference.
 _THIN: Final = 1e-9
 
 
@@ -59,7 +60,7 @@ class PlaceBets:
     """The bets on one completion."""
 
     prefixes: tuple[bytes, ...]  # digest of the prompt and tokens before each place, [m]
-    places: tuple[int, ...]  # token indices, rising, [m]
+    places: tuple[int, ...]  # token indices, in ascending order, [m]
     log_factors: Floats
     """Logarithm of each column's factor at each place, [m, COLUMNS]; 0 for columns of another
     kind."""
@@ -75,7 +76,7 @@ def place_bets(
     """Return the bets on a completion's tokens at announced places.
 
     Args:
-        encoded, stats: The tokens that its author drew, [n].
+        encoded, stats: The tokens that the completion's author drew, [n].
         kinds: What the text before each token announces, [n].
         profile: Bounds on drift; with an infinite ``tau`` no bets are made.
         temperature: The declared temperature.
@@ -95,7 +96,7 @@ def place_bets(
 
 
 def log_e_of(bets: Sequence[PlaceBets]) -> Floats:
-    """Logarithm of each column's e-value over one node's completions, [COLUMNS]."""
+    """Return the logarithm of each column's e-value over one node's completions, [COLUMNS]."""
     of_prefix = defaultdict[bytes, list[Floats]](list)
     for bet in bets:
         for prefix, row in zip(bet.prefixes, bet.log_factors, strict=True):
@@ -107,11 +108,11 @@ def log_e_of(bets: Sequence[PlaceBets]) -> Floats:
 
 
 def _mean_payoff(tail: Floats, lump: Floats, exponent: float, drift: float, least: float) -> Floats:
-    """Mean of f(min(1, max(u e^d, least))) over u in [tail - lump, tail], [m] -> [m]."""
+    """Return the mean of f(min(1, max(u e^d, least))) over u in [tail - lump, tail], [m] -> [m]."""
     top = np.clip(tail, 0.0, 1.0)
     bottom = np.maximum(top - lump, 0.0)
     grown = math.exp(drift)
-    # f is least at the upper end: a lump too thin to integrate gets no more than that.
+    # f is smallest at the upper end: a lump too thin to integrate gets only that value.
     at_top = exponent * np.clip(top * grown, least, 1.0) ** (exponent - 1)
     area = _area(top, exponent, grown, least) - _area(bottom, exponent, grown, least)
     width = np.maximum(top - bottom, np.finfo(float).tiny)
@@ -120,7 +121,7 @@ def _mean_payoff(tail: Floats, lump: Floats, exponent: float, drift: float, leas
 
 
 def _area(u: Floats, exponent: float, grown: float, least: float) -> Floats:
-    """The integral of f(min(1, max(v e^d, least))) over v in [0, u], [m] -> [m]."""
+    """Return the integral of f(min(1, max(v e^d, least))) over v in [0, u], [m] -> [m]."""
     flat = exponent * least ** (exponent - 1) * np.minimum(u, least / grown)
     curved = (np.clip(u * grown, least, 1.0) ** exponent - least**exponent) / grown
     area: Floats = flat + curved + exponent * np.maximum(u - 1 / grown, 0.0)
@@ -128,7 +129,7 @@ def _area(u: Floats, exponent: float, grown: float, least: float) -> Floats:
 
 
 def _prefixes(whole: Encoded, places: Sequence[int]) -> Iterator[bytes]:
-    """Yield a digest of the prompt and tokens before each place; places rise."""
+    """Yield a digest of the prompt and the tokens before each place, for ascending places."""
     prompt = np.asarray([len(whole.prompt_ids), *whole.prompt_ids], np.int64)
     digest = blake2b(prompt.tobytes(), digest_size=16)
     tokens, start = np.asarray(whole.completion_ids, np.int64), 0

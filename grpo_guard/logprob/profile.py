@@ -1,24 +1,24 @@
-"""How far an honest node's numbers may drift from the verifier's, and how often.
+"""Drift profiles: how far an honest node's numbers may drift from the verifier's, and how often.
 
 The defaults come from small measurements on SmolLM2-135M at T = 1 and top-k 50, generated with a
-cache: in fp32, none of 17,973 tokens outside; in bf16 and scored in fp32, 7 of 5,602, none by 0.1;
-as retokenised text, 16 of 5,606 by more than 0.5 and 2 by more than 4; with bf16
-rounding on one side only (`make drift`), 25 of 23,567 and 7 of 23,957 outside, none by 0.25.
-`BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of `FLOAT32` are too rare to
-count and follow from fp32's noise, about 1e-4 logits.
+cache. Tokens outside the support, by raw logits: in fp32, none of 17,973; generated in bf16 and
+scored in fp32, 7 of 5,602, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5 and 2 by
+more than 4; with bf16 rounding on one side only (`make drift`), 25 of 23,567 and 7 of 23,957, none
+by 0.25. `BFLOAT16` and `TEXT` are looser than that on purpose; the events behind the small rates of
+`FLOAT32` are too rare to count, so those rates follow from fp32's noise, about 1e-4 logits.
 
-``tau`` of `BFLOAT16` is 1.5 times the largest difference that others report between engines, 0.66
-nats (Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
+``tau`` of `BFLOAT16` is 1.5 times the largest difference reported between engines, 0.66 nats
+(Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
 github.com/huggingface/trl issue 6789; 95 % lie below 0.12). `FLOAT32` assumes the same engine on
-both sides: between vLLM and Hugging Face in fp32 the same issue reports up to 0.37. `grpo-guard
+both sides: between vLLM and Hugging Face in fp32, the same issue reports up to 0.37. `grpo-guard
 calibrate` replaces these numbers with your own.
 
-``replay`` of `BFLOAT16` assumes margins about twice as large as measured, because the log-probs of
-that issue drift about twice as far as ours. Measured with bf16 rounding on one side (`make replay`,
-73,050 tokens): 1.1 and 1.7 % of informative tokens mismatch, 22 and 56 tokens have margins of 0.1
-or more, 0 and 2 of 0.25 or more, none of 0.5. The rates for margins beyond 0.25 are extrapolated
-from that shape, since they cannot be counted; they must extend far enough that no token is free in
-a long completion.
+``replay`` of `BFLOAT16` assumes margins about twice as large as measured here, because the
+log-probs in that issue drift about twice as far. Measured with bf16 rounding on one side
+(`make replay`, 73,050 tokens): 1.1 and 1.7 % of informative tokens mismatch, 22 and 56 tokens have
+margins of 0.1 or more, 0 and 2 of 0.25 or more, none of 0.5. The rates for margins beyond 0.25 are
+extrapolated from that shape, since such margins are too rare to count; they must extend far enough
+that no token is free in a long completion.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetitio
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a profile was measured on; it is valid for nothing else."""
+    """The setting in which a profile was measured, which is the only one it is valid for."""
 
-    path: str  # the file it was read from
+    path: str  # the file from which the profile was read
     sampling: SamplingSpec
     identity: tuple[tuple[str, str], ...]  # the items of `Scorer.identity`, sorted
 
 
 @dataclass(frozen=True, slots=True)
 class DriftProfile:
-    """How far numerical drift alone can move an honest completion.
+    """Bounds on how far numerical drift alone can move an honest completion.
 
     Args:
-        name: Appears in verdicts, so that a loose check is not mistaken for a strict one.
-        rates: ``((gap, rate), ...)``: the highest share of honest tokens that lie at least ``gap``
-            raw logits below the support's edge, for increasing gaps. A gap between two of them
-            gets the rate of the lower one, so nothing is interpolated. The first gap is the
-            margin: a token nearer than that is ambiguous and counts for nothing.
-        ulps: The margin is at least this many bf16 units in the last place of the token's logit.
-        mass_margin: Widening of top-p, in probability.
-        least_tail: Smaller tail masses count as this one, so that no single drifting token can
-            decide through the surprise test.
-        floor_tail: A token with a smaller tail mass decides by itself; 0 = never.
-        tau: How far drift may push a log-prob, in nats at T = 1, below the honest sampler's. Drift
-            acts on logits, so at temperature T it is tau / T. Infinite: single tokens are not
-            tested.
-        replay: ``((margin, rate), ...)``: under a public coin, the highest share of honest tokens
-            that another token of the support beats by at least ``margin`` raw logits, for
-            increasing margins; the first, at 0, is the share of tokens that do not match, among
-            positions where the policy is not sure. Empty: the profile does not cover replays.
-        origin: Where the profile was measured; None if it is not tied to anything.
+        name: The profile's name, shown in verdicts so that a loose check is not mistaken for a
+            strict one.
+        rates: Pairs ``((gap, rate), ...)`` for increasing gaps. The rate is the highest share of
+            honest tokens that lie at least ``gap`` raw logits below the edge of the support. A gap
+            between two entries gets the rate of the smaller gap, so nothing is interpolated. The
+            first gap is the margin: a token nearer than that is ambiguous and counts for nothing.
+        ulps: Minimum of the margin, in bf16 units in the last place of the token's logit.
+        mass_margin: How far top-p is widened, in probability.
+        least_tail: Minimum tail mass; smaller ones count as this, so that no single drifting token
+            can decide through the surprise test.
+        floor_tail: Tail mass below which a single token decides by itself; 0 for never.
+        tau: How far drift may push a log-prob below the honest sampler's, in nats at T = 1. Drift
+            acts on logits, so the allowance at temperature T is tau / T. If infinite, single tokens
+            are not tested.
+        replay: Pairs ``((margin, rate), ...)`` for increasing margins. Under a public coin, the
+            rate is the highest share of honest tokens that another token in the support beats by at
+            least ``margin`` raw logits; the first, at 0, is the share of mismatches among positions
+            where the policy is not sure. If empty, the profile does not cover replays.
+        origin: Where the profile was measured, or None if it is not tied to a setting.
 
     Raises:
         ValueError: a field is out of range.
@@ -101,10 +102,11 @@ class DriftProfile:
                 )
 
     def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse a sampler or scorer that this profile was not measured on.
+        """Refuse a sampler or scorer on which this profile was not measured.
 
         Raises:
-            ValueError: lists every field that differs, with expected and actual value.
+            ValueError: a field differs; the message lists all that do, with expected and actual
+                value.
         """
         if self.origin is None:
             return
@@ -128,14 +130,14 @@ class DriftProfile:
         return np.maximum(self.rates[0][0], self.ulps * bf16_ulp(logit))
 
     def rate(self, gap: Floats) -> Floats:
-        """Share of honest tokens at least ``gap`` outside; 1 below the margin. [n] -> [n]."""
+        """Return the share of honest tokens at least ``gap`` outside; 1 below the margin, [n]."""
         gaps, rates = np.transpose(self.rates)
         index = np.searchsorted(gaps, gap, side="right") - 1
         return np.where(index < 0, 1.0, rates[index])
 
 
 def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
-    """Whether gaps rise from 0 or more and rates fall within (0, 1)."""
+    """Whether the gaps rise from 0 or more and the rates fall within (0, 1)."""
     gaps, rates = [gap for gap, _ in table], [rate for _, rate in table]
     increasing = bool(gaps) and gaps[0] >= 0 and all(a < b for a, b in pairwise(gaps))
     decreasing = all(a >= b for a, b in pairwise(rates))
@@ -143,7 +145,7 @@ def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
 
 
 def bf16_ulp(x: Floats) -> Floats:
-    """Distance between neighbouring bfloat16 numbers at |x| (8 bits of significand)."""
+    """Return the distance between neighbouring bfloat16 numbers at |x| (8 bits of significand)."""
     _, exponent = np.frexp(np.abs(x))
     ulp: Floats = np.where(np.isfinite(x) & (x != 0), np.ldexp(1.0, exponent - 8), 0.0)
     return ulp
@@ -177,7 +179,7 @@ BFLOAT16 = DriftProfile(
         (2.5, 1e-14),
     ),
 )
-"""Default: generation or verification, or both, in bf16; another engine, batch size or GPU."""
+"""The default, for generation or verification in bf16, or another engine, batch size or GPU."""
 
 FLOAT32 = DriftProfile(
     "float32",
@@ -189,7 +191,7 @@ FLOAT32 = DriftProfile(
     tau=0.05,
     replay=((0.0, 1e-3), (0.02, 1e-4), (0.1, 1e-5), (0.25, 1e-7), (0.5, 1e-9), (1.0, 1e-14)),
 )
-"""Both sides in fp32 on the same weights."""
+"""For fp32 on both sides, with the same weights."""
 
 TEXT = DriftProfile(
     "text",
@@ -200,7 +202,7 @@ TEXT = DriftProfile(
     floor_tail=0.0,
     tau=math.inf,
 )
-"""Text without token ids: retokenising changes 1-3 % of the tokens, so no token decides alone."""
+"""For text without token ids: retokenising changes 1-3 % of the tokens, so none decides alone."""
 
 BITWISE = DriftProfile(
     "bitwise",
@@ -213,7 +215,8 @@ BITWISE = DriftProfile(
     # The second rate also counts positions where the policy is sure.
     replay=((0.0, 1e-9), (1e-9, 1e-10)),
 )
-"""Both sides compute the same bits, however requests are batched: one token that is outside the
-support or not the drawn one rejects. `same_bits` tests whether two engines qualify."""
+"""For two sides that compute the same bits, however requests are batched: a single token that is
+outside the support, or not the token drawn, rejects. `same_bits` tests whether two engines qualify.
+"""
 
 PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT, BITWISE)}

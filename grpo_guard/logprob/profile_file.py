@@ -1,4 +1,4 @@
-"""The JSON file of a calibrated drift profile: its schema, and reading it defensively."""
+"""The JSON file of a calibrated drift profile: its schema and defensive reading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from grpo_guard.logprob.profile_json import read_model
 FORMAT: Final = 1
 
 Source = Literal["measured", "count", "inherited", "extrapolated"]
-"""measured: bounds the observed tokens. count: never seen, so only the number of tokens bounds it.
-inherited: from the base profile. extrapolated: past what was seen, at a fixed rate of decline."""
+"""Where a number comes from. measured: a bound from the tokens seen. count: the event was never
+seen, so only the number of tokens bounds it. inherited: taken from the base profile. extrapolated:
+beyond what was seen, at a fixed rate of decline."""
 
 
 class _Strict(BaseModel):
@@ -25,9 +26,10 @@ class _Strict(BaseModel):
 
 
 class GapRate(_Strict):
-    """Share of honest tokens at least ``gap`` raw logits outside; ``seen`` of them were.
+    """Bound on the share of honest tokens at least ``gap`` raw logits outside the support.
 
-    For a replay: the share that another token beats by at least ``gap``; at 0, of mismatches.
+    ``seen`` is the number of such tokens. For a replay, the tokens counted are those that another
+    token beats by at least ``gap`` or, at gap 0, the mismatches.
     """
 
     gap: float
@@ -37,14 +39,14 @@ class GapRate(_Strict):
 
 
 class Setting(_Strict):
-    """One number of the profile; None = infinite."""
+    """One number of the profile; a value of None means infinity."""
 
     value: float | None
     source: Source
 
 
 class Drift(_Strict):
-    """Sampler log-prob minus ours, nats, over ``tokens`` tokens; quantiles of absolute values."""
+    """The sampler's log-probs minus the scorer's, in nats; quantiles are of absolute values."""
 
     tokens: int
     p50: float
@@ -57,7 +59,7 @@ class Drift(_Strict):
 
 
 class EdgeGaps(_Strict):
-    """Raw logits outside the support: number of tokens, and quantiles over those."""
+    """Number of tokens outside the support, and quantiles of how far they are, in raw logits."""
 
     outside: int
     p50: float | None
@@ -67,9 +69,10 @@ class EdgeGaps(_Strict):
 
 
 class TailCount(_Strict):
-    """``seen`` tokens had a tail mass <= ``at_most``; honest sampling expects at most that share.
+    """Number of tokens ``seen`` with a tail mass of at most ``at_most``.
 
-    ``exceeds``: the lower 95 % bound of the share lies above ``at_most``.
+    Under honest sampling, the expected share of such tokens is at most ``at_most``; ``exceeds``
+    tells whether the lower 99.9 % confidence bound on the share is higher.
     """
 
     at_most: float
@@ -78,7 +81,8 @@ class TailCount(_Strict):
 
 
 class FalsePositives(_Strict):
-    """Honest completions rejected under a profile derived from others, Wilson 95 % interval."""
+    """How many honest completions were rejected under a profile derived from other completions;
+    ``low`` and ``high`` are the Wilson 95 % interval of the rate."""
 
     verifier: str
     alpha: float
@@ -120,7 +124,7 @@ class Numbers(_Strict):
 
 
 class ProfileFile(_Strict):
-    """The whole file. ``method`` describes how the numbers were obtained."""
+    """The content of a profile file. ``method`` describes how the numbers were obtained."""
 
     format: Literal[1]
     created_by: str
@@ -140,7 +144,7 @@ class ProfileFile(_Strict):
     @field_validator("sampling", mode="before")
     @classmethod
     def _whole(cls, given: Any) -> Any:
-        """Require each field of the sampling, since a default may differ from what was measured."""
+        """Require every field of the sampling: a default may differ from what was measured."""
         known = {field.name for field in fields(SamplingSpec)}
         if isinstance(given, dict) and (differing := known ^ given.keys()):
             which = ", ".join(sorted(differing & known)) or "no others"
@@ -148,7 +152,7 @@ class ProfileFile(_Strict):
         return given
 
     def build(self, path: str) -> DriftProfile:
-        """Build the drift profile, tied to the setting that it was measured in.
+        """Build the drift profile, tied to the setting in which it was measured.
 
         Raises:
             ValueError: a number is out of range.
@@ -158,11 +162,11 @@ class ProfileFile(_Strict):
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """Resolve a profile, a built-in profile's name or the path of the JSON file of one.
+    """Return a profile as it is, or resolve a built-in profile's name or the path of a JSON file.
 
     Raises:
-        ValueError: neither a built-in name nor a .json path; or, naming the file, it cannot be
-            read, is too large, or is not a valid profile.
+        ValueError: ``value`` is neither a built-in name nor a .json path, or the file cannot be
+            read, is too large, or is not a valid profile; the message then names the file.
     """
     if isinstance(value, DriftProfile):
         return value

@@ -1,8 +1,9 @@
-"""Check that sampler and model match the declaration. Logged, and never held against a node.
+"""Check that sampler and model match the declaration; a mismatch is never held against a node.
 
-Declaring temperature 1.0 and sampling at 2.0 rejects most honest work, and no verdict explains
-why. Three things are compared: the trainer's own options with the `SamplingSpec`, the model being
-trained with the verifier's, and the tokens of the first batches with the declared temperature.
+If temperature 1.0 is declared and nodes sample at 2.0, most honest work is rejected, and no verdict
+explains why. Three things are compared: the trainer's own options with the `SamplingSpec`, the
+model being trained with the verifier's model, and the tokens of the first batches with the declared
+temperature.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ logger = logging.getLogger("grpo_guard")
 _OFF: Final[Mapping[str, float]] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
-# Tokens needed to judge a node's temperature, and tokens of all nodes after which checking stops.
+# Minimum number of tokens to judge a node's temperature, and number of tokens over all nodes after
+# which checking stops.
 _FEWEST: Final = 300
 _ENOUGH: Final = 50_000
 # How many nats better another temperature must explain the tokens before a warning is logged.
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
-_LOCK: Final = threading.Lock()  # one for all checks, because a check is pickled with its verifier
+_LOCK: Final = threading.Lock()  # shared by all checks, since a check is pickled with its verifier
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 
 
 class MismatchError(ValueError):
-    """The declared sampler or the verifier's model is not the trainer's."""
+    """Raised when the declared sampler or the verifier's model is not the trainer's."""
 
 
 def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
     """List the trainer options that contradict the declaration, one sentence each.
 
-    Options have the names of `SamplingSpec`'s fields; None or missing means "off", except for the
-    temperature, which is then not compared.
+    Options have the names of `SamplingSpec`'s fields. An option that is None or missing counts as
+    "off", except for the temperature, which is then not compared.
     """
     found = []
     for name in ("temperature", *_OFF):
@@ -65,11 +67,15 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
 def require_same(
     verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
 ) -> None:
-    """Compare each log-prob verifier in a tree with a trainer: its sampler options, as for
-    `sampler_differences`, and the model being trained, unwrapped; None = not compared.
+    """Compare each log-prob verifier in a tree of verifiers with a trainer.
+
+    Args:
+        verifier: The root of the tree.
+        options: The trainer's sampler options, as for `sampler_differences`; None to skip them.
+        model: The model being trained, unwrapped; None to skip it.
 
     Raises:
-        MismatchError: a verifier made with ``strict=True`` differs; for others this is logged.
+        MismatchError: a verifier built with ``strict=True`` differs; for others this is logged.
     """
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
@@ -106,7 +112,7 @@ def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> No
 
 
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
-    """Describe the blind spot of a sampler without truncation; None if it truncates."""
+    """Describe the blind spot of a sampler without truncation; None if the sampler truncates."""
     if sampling.truncates:
         return None
     return (
@@ -119,11 +125,11 @@ def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
 
 
 class TemperatureCheck:
-    """Estimates the temperature of incoming tokens until it has seen enough; thread-safe.
+    """Estimates the temperature of incoming tokens until it has seen enough of them. Thread-safe.
 
     The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`). A
-    parabola through the three peaks near the true exponent, and temperature / b is the estimate.
-    A sampler that cuts a nucleus makes tokens look colder; that is not reported.
+    parabola through these three values peaks at an exponent b near the true one, and temperature /
+    b is the estimate. A sampler that cuts a nucleus makes tokens look colder; that is not reported.
     """
 
     def __init__(self, name: str, sampling: SamplingSpec) -> None:
@@ -132,7 +138,7 @@ class TemperatureCheck:
         self._left = _ENOUGH
 
     def observe(self, stats: Mapping[int, TokenStats], nodes: Mapping[int, str | None]) -> None:
-        """Add a batch; warns at most once, if most nodes seem to sample at another temperature."""
+        """Add a batch; warn, at most once, if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
         with _LOCK:
@@ -155,7 +161,7 @@ class TemperatureCheck:
         )  # fmt: skip
 
     def _other(self, sums: _Sums) -> float | None:
-        """Return the exponent that a node's tokens clearly support; None if it is about 1."""
+        """Return the exponent that a node's tokens clearly support, or None if it is about 1."""
         exponent, gain = sums.best()
         cut = self.sampling.top_p < 1 or self.sampling.min_p > 0
         cut |= self.sampling.top_k > LARGEST_TOP_K
@@ -166,7 +172,7 @@ class TemperatureCheck:
 
 
 class _Sums:
-    """Log-likelihood gain of a node's tokens under p^b over p, for each of FLATTENINGS."""
+    """Log-likelihood gain of a node's tokens under p^b over p, for each b of FLATTENINGS."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -183,23 +189,23 @@ class _Sums:
     def best(self) -> tuple[float, float]:
         """Return the exponent at the top of the parabola through 1/2, 3/4 and 1, and its gain."""
         half, three_quarters = (float(self.gains[FLATTENINGS.index(b)]) for b in (0.5, 0.75))
-        # With x = (1 - b) / 4: f(0) = 0, f(1) = at 3/4, f(2) = at 1/2.
+        # With x = 4 (1 - b), the gain f is f(0) = 0 at b = 1, f(1) at b = 3/4, f(2) at b = 1/2.
         curvature = half - 2 * three_quarters
         slope = three_quarters - curvature / 2
-        if curvature >= 0:  # no maximum: take the far end if it gains
+        if curvature >= 0:  # no maximum: take the far end if there is a gain there
             return (0.5, half) if half > 0 else (1.0, 0.0)
         x = min(max(-slope / curvature, -2.0), 2.0)
         return 1 - x / 4, slope * x + curvature * x * x / 2
 
 
 def _same_weights(own: Any, trained: Any) -> bool:
-    """Whether two models are one object or agree in a few sampled tensors."""
+    """Whether two models are the same object or agree in a sample of their tensors."""
     if own is trained:
         return True
     mine, theirs = _parameters(own), _parameters(trained)
     shared = [name for name in mine if name in theirs]
-    # A model of another library, wrapped, or sharded away (ZeRO-3 leaves empty tensors) shares no
-    # names, and no difference is reported.
+    # A model that comes from another library, is wrapped, or is sharded away (ZeRO-3 leaves empty
+    # tensors) shares no names, and no difference is then reported.
     chosen = shared[:: max(1, len(shared) // _TENSORS)]
     return all(_alike(mine[name], theirs[name]) for name in chosen)
 
@@ -216,7 +222,7 @@ def _parameters(model: Any) -> dict[str, Any]:
 
 
 def _alike(mine: Any, theirs: Any) -> bool:
-    """Whether the first entries are equal in the coarser of the two number formats."""
+    """Whether two tensors' first entries are equal in the coarser of the two number formats."""
     if mine.shape != theirs.shape:
         return False
     a, b = (tensor.detach().flatten()[:_ENTRIES].cpu() for tensor in (mine, theirs))

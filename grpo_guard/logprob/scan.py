@@ -1,21 +1,21 @@
 """Scan: is there a stretch of tokens that is too unlikely, whatever surrounds it?
 
-Foreign text inside an honest completion is a few tokens. Without truncation no token is outside the
-support, and a test over the whole completion loses those few among the rest. So each window of 1 to
-`LONGEST` tokens is tested by itself.
+Foreign text inside an honest completion may be only a few tokens. Without truncation no token is
+outside the support, and a test over the whole completion loses those few tokens among the rest. So
+each window of 1 to `LONGEST` tokens is tested by itself.
 
-Let u be the probability of all tokens no likelier than the chosen one. For an honest token, u minus
-a uniform share of the token's own probability is exactly uniform (stochastically larger if the
-sampler truncates). The share comes from a keyed hash of prompt and completion, so the author cannot
-choose tokens by it. A repeated completion has the same shares, so p-values based on them must not
-be multiplied over completions. Then x = -log u is exponential, the sum over a window of w tokens
-has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
+Let u be the probability of all tokens no likelier than the chosen token. For an honest token, u
+minus a uniform share of the token's own probability is exactly uniform (stochastically larger if
+the sampler truncates). The share comes from a keyed hash of prompt and completion, so the author
+cannot choose tokens by it. A repeated completion has the same shares, so p-values based on them
+must not be multiplied over completions. For uniform u, x = -log u is exponential, the sum over a
+window of w tokens has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
 
 The windows overlap, so Bonferroni over positions and lengths would give away a factor of four. The
-chance that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA 77,
-1982, for scan statistics), so two lengths determine all: `CHANCES` are those of 32 and 64
-independent exponential numbers, simulated 60,000,000 times each, with a relative error of 1 % at
-the smallest.
+probability that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA
+77, 1982, for scan statistics), so two lengths determine all others: `CHANCES` are the probabilities
+for 32 and 64 independent exponential numbers, simulated 60,000,000 times each, with a relative
+error of 1 % at the smallest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONGEST = 16
 _SHORT = 32
 # Share of `DriftProfile.tau` allowed per token: over a stretch, drift is not always at its worst.
 DRIFT_SHARE = 0.05
-# (s, chance that some window of 32 tokens has a tail of at most s, and of 64).
+# (s, chance that some window within 32 tokens has a tail of at most s, same chance for 64 tokens).
 # tests/logprob/test_scan.py repeats the simulation.
 CHANCES = (
     (0.2, 0.99925, 0.9999994),
@@ -50,7 +50,8 @@ CHANCES = (
     (3e-6, 0.00029745, 0.00061412),
     (1e-6, 0.00010478, 0.00021802),
 )
-# This far beyond the table, windows hardly ever coincide, and Bonferroni holds without loss.
+# For tails this small, far beyond the table, windows hardly ever coincide, and Bonferroni loses
+# nothing.
 _FAR = 1e-12
 _LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LONGEST)])
 
@@ -60,13 +61,14 @@ class Scan:
     """The least likely window of a completion."""
 
     p_value: float  # super-uniform for honest work, in [0, 1]
-    span: tuple[int, int]  # half open
+    span: tuple[int, int]  # half-open, in tokens
 
 
 def scan(tails: Floats) -> Scan:
     """Find the least likely window of up to `LONGEST` tokens.
 
-    Tails of honest tokens are independent and uniform, or larger; in (0, 1], shape [n], n >= 1.
+    ``tails`` are in (0, 1], shape [n], n >= 1. For honest tokens they must be independent and
+    uniform, or larger.
     """
     paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
     lengths = np.arange(1, min(LONGEST, len(tails)) + 1)
@@ -80,9 +82,9 @@ def scan(tails: Floats) -> Scan:
 
 
 def chance_of(tail: float, n: int) -> float:
-    """Chance that some window of n honest tokens has at most this tail, in [0, 1].
+    """Return the probability that some window of n honest tokens has at most this tail, in [0, 1].
 
-    Fewer than 32 tokens get the chance for 32, or Bonferroni's bound if that is smaller.
+    For fewer than 32 tokens, this is the probability for 32, or Bonferroni's bound if smaller.
     """
     if tail >= CHANCES[0][0]:
         return 1.0
@@ -104,17 +106,17 @@ def scan_tails(
     drift = DRIFT_SHARE * profile.tau / temperature
     if not math.isfinite(drift):
         return np.ones(len(stats.tail_mass))
-    # A lump with ties holds several tokens' mass; subtracting only one's leaves a larger tail.
+    # If tokens tie, only the chosen token's mass is subtracted, which leaves a larger tail.
     lump = 0.0 if shares is None else shares * np.exp(stats.logprob)
     tails = (stats.tail_mass - lump) * math.exp(min(drift, 700.0))
     return np.clip(tails, profile.least_tail, 1.0)
 
 
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
-    """Return the share of its own probability to subtract for each of n tokens; uniform.
+    """Return, for each of n tokens, the uniform share of its own probability to subtract.
 
-    The key, at most 64 bytes, is unknown to authors. Equal ids of prompt and completion get equal
-    shares and so equal verdicts.
+    The key has at most 64 bytes and must be unknown to authors. Equal ids of prompt and completion
+    get equal shares and so equal verdicts.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
@@ -122,7 +124,7 @@ def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
 
 
 def gamma_tail(shapes: Ints, x: Floats) -> Floats:
-    """P(X >= x) for X ~ Gamma(shape, 1), a sum of ``shape`` exponential numbers; shapes [m]."""
+    """Return P(X >= x) for X ~ Gamma(shape, 1), the sum of ``shape`` exponential numbers, [m]."""
     k = np.arange(int(shapes.max()))
     positive = np.maximum(x, np.finfo(float).tiny)[:, None]
     terms = np.exp(k * np.log(positive) - positive - _LOG_FACTORIALS[k])
@@ -132,7 +134,8 @@ def gamma_tail(shapes: Ints, x: Floats) -> Floats:
 
 @cache
 def _hazards() -> tuple[Floats, Floats, Floats]:
-    """By rising log tails: logs of -log P(no window) / tail, for 32 tokens and per extra token."""
+    """Return log tails in ascending order and, for each tail, the logs of -log P(no window) / tail
+    for 32 tokens and per additional token."""
     rows = [
         (tail, -math.log1p(-short) / tail, math.log((1 - short) / (1 - long)) / _SHORT / tail)
         for tail, short, long in CHANCES

@@ -1,13 +1,14 @@
-"""How the false-positive budget is shared among a completion's tokens.
+"""Share the false-positive budget among a completion's tokens.
 
 The test of token t is valid at a level that is fixed before the token is drawn, and the levels of
 all tokens that could ever come must add up to the budget. Three things follow:
 
-* The length does not enter. It is the sampler's choice, and the attacker's: with budget / length
-  an attacker would dilute every token's share by padding, and honest work would pay when a rare
-  token ends a completion early (the union bound is over positions that a completion *may* reach).
-* With a declared longest completion every position gets an equal share. Without one, the shares
-  fall with the position and add up to one over all positions: see `falling_shares`.
+* The completion's length must not matter. It is chosen by the sampler, and by the attacker: if each
+  token got budget / length, an attacker could dilute every token's share by padding, and honest
+  work would pay when a rare token ends a completion early (the union bound is over positions that a
+  completion *may* reach).
+* If a maximum length is declared, every position gets an equal share. If not, the shares fall with
+  the position and add up to one over all positions: see `falling_shares`.
 * A position that asks for a number may get a larger share, but only the text *before* it may decide
   that. If the token itself did, the test would look at it twice, and the bound would not hold.
 """
@@ -26,7 +27,7 @@ from grpo_guard.logprob.stats import Floats
 # Share of the budget that number and answer positions get on top of their general share.
 NUMBER_SHARE = ANSWER_SHARE = 0.25
 FIRST_BLOCK = 64
-CONTEXT = 64  # characters before a token that determine its place
+CONTEXT = 64  # number of characters before a token that determine its place
 
 _NUMBER = re.compile(
     r"""(?: \d[.,]? | [=≈$€£¥#] | [\d)}\]%]\s*[-+*/^×÷·] | \\(?:times|cdot|div|frac\{) )
@@ -41,7 +42,7 @@ _ANSWER = re.compile(
 
 
 class Place(IntEnum):
-    """What the text before a token asks for."""
+    """The kind of token that the text before it asks for."""
 
     ELSEWHERE = 0
     NUMBER = 1
@@ -49,19 +50,22 @@ class Place(IntEnum):
 
 
 class Places:
-    """The texts before tokens, decoded token by token with a transformers tokenizer."""
+    """Finds the text before each token, and the token's place, with a transformers tokenizer.
+
+    Tokens are decoded one by one.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
-        """Which of a completion's tokens are at number or answer positions, [n] -> [n]."""
+        """Return the `Place` of each of a completion's tokens, [n] -> [n]."""
         return [place_after(before) for before in self.before(ids, CONTEXT)]
 
     def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
         """Yield the end of the text before each token, at most ``context`` characters; ``start`` is
-        the text before the first."""
+        the text before the first token."""
         text = start
         for token in ids:
             yield text
@@ -77,7 +81,7 @@ class Places:
 
 
 def place_after(text: str) -> Place:
-    """Return what a text asks for next.
+    """Return the `Place` of the token that follows a text.
 
     >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
     (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)
@@ -90,17 +94,20 @@ def place_after(text: str) -> Place:
 def shares_of(
     places: Sequence[Place], longest: int | None, *, numbers: int, answers: int
 ) -> Floats:
-    """Return each token's share of the budget, shape [n]; all possible tokens add up to at most 1.
+    """Return each token's share of the budget, shape [n].
+
+    Over all tokens that could come, the shares add up to at most 1.
 
     The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` on top of their
-    general share, the first ``answers`` answer positions one of `ANSWER_SHARE`. Further answer
-    positions count as number positions; further number positions get only their general share.
+    general share, and the first ``answers`` answer positions an equal part of `ANSWER_SHARE`. Any
+    further answer positions count as number positions; any further number positions get only their
+    general share.
 
     Args:
         places: Each token's place, from the text before it.
-        longest: Declared longest completion in tokens; None = not declared.
-        numbers: How many number positions get an extra share; 0 = none.
-        answers: The same for answer positions.
+        longest: Declared maximum length of a completion in tokens, or None if not declared.
+        numbers: How many number positions get an extra share; 0 for none.
+        answers: How many answer positions get an extra share; 0 for none.
     """
     left = {Place.NUMBER: numbers, Place.ANSWER: answers}
     extra = {Place.NUMBER: NUMBER_SHARE, Place.ANSWER: ANSWER_SHARE}
@@ -124,11 +131,11 @@ def shares_of(
 
 
 def falling_shares(n: int) -> Floats:
-    """Shares of the first n positions that add up to 1 over all positions, shape [n].
+    """Return the first n of a series of shares that add up to 1 over all positions, shape [n].
 
-    Blocks of 64, 128, 256 ... positions get 1/2, 1/6, 1/12 ... = 1/((j+1)(j+2)) of the budget, and
-    their positions equal parts: 1/128 at first, 1/3072 around position 256. A declared length of
-    512 gives 1/512 everywhere, which is why it pays to declare it.
+    Blocks of 64, 128, 256 ... positions get 1/2, 1/6, 1/12 ... = 1/((j+1)(j+2)) of the budget,
+    divided equally within the block: 1/128 per position at first, 1/3072 around position 256. A
+    declared length of 512 would give 1/512 everywhere, which is why it pays to declare the length.
     """
     block = np.floor(np.log2(np.arange(n) / FIRST_BLOCK + 1)).astype(int)
     shares: Floats = 1.0 / ((block + 1.0) * (block + 2.0) * FIRST_BLOCK * 2.0**block)

@@ -1,19 +1,19 @@
 """TailProbabilityVerifier: is there a token that the policy would hardly ever have drawn here?
 
 Let p be the policy's distribution at the declared temperature and u the total probability of all
-tokens no likelier than the chosen one. An honest token comes from p restricted to a top set of
-tokens and renormalised; the set {tokens with tail mass <= a} is a bottom set of mass at most a, and
-restricting p to a top set takes at least as large a share from it as from the rest. So
-P(u <= a) <= a under top-k, top-p, min-p, in any order, or none: no calibration set is needed.
+tokens no likelier than the chosen token. An honest token comes from p restricted to a top set of
+tokens and renormalised. The set of tokens with tail mass <= a is a bottom set of mass at most a,
+and restricting p to a top set removes at least as large a share of that bottom set as of the rest.
+So P(u <= a) <= a under top-k, top-p and min-p, in any order, or none: no calibration set is needed.
 
 Token t is tested at level alpha * s_t. The share s_t depends only on the text before the token, and
 the shares of all tokens that could come add up to at most 1 (`shares.py`). Then
 P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
 The p-value is the smallest u_t / s_t, enlarged by e^d for numerical drift, d = tau / T: if no
-token's probability in the sampler's numbers exceeds e^d times ours, no set's does, so
-P(u <= a) <= e^d a. Under truncation the two orders of tokens may differ near the edge; at worst
-that costs another factor 1 / (probability that the sampler keeps), 1.25 for top-p 0.8, which
-``tau`` should leave room for. If drift is larger than that, the bound does not hold.
+token's probability in the sampler's numbers exceeds e^d times the verifier's, the same holds for
+sets of tokens, so P(u <= a) <= e^d a. Under truncation the two sides may order tokens differently
+near the edge. At worst that costs another factor 1 / (probability that the sampler keeps), 1.25 for
+top-p 0.8, for which ``tau`` should leave room. If drift exceeds that, the bound does not hold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
 
 MOST_FINDINGS = 3
-_LEAST_MASS = 1e-38  # float32 has no smaller mass at full precision: 0 means at most this
+_LEAST_MASS = 1e-38  # float32 has no smaller mass at full precision: 0 means no more than this
 _PLACE_NAMES = {
     Place.ELSEWHERE: "not a number position",
     Place.NUMBER: "a number position",
@@ -45,11 +45,11 @@ _PLACE_NAMES = {
 class TailProbabilityVerifier(LogProbVerifier):
     """Rejects completions with a token that honest sampling would hardly ever have drawn.
 
-    Covers what a top-k check leaves open at positions where the policy is sure: inside the top-50
-    there may be 49 tokens that together have one chance in a million. Run it together with
+    Covers what a top-k check leaves open at positions where the policy is sure: the top-50 may
+    include 49 tokens that together have one chance in a million. Run this verifier together with
     `LogProbBoundVerifier`, which detects more at positions where the policy is less sure; see
-    ``docs/calibration.md`` for measured figures. It is stricter after text that asks for a number
-    or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
+    ``docs/calibration.md`` for measured figures. The test is stricter after text that asks for a
+    number or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
 
     Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding
     before the poison dilutes the test a little. With it, neither length nor padding changes any
@@ -58,19 +58,20 @@ class TailProbabilityVerifier(LogProbVerifier):
     Completions without token ids are rejected as MALFORMED: a retokenised token was never drawn, so
     its tail mass means nothing by itself, and the sender chose to leave out the ids. If your nodes
     never send ids, pass ``require_ids=False``: text is then NOT_APPLICABLE, and only the other
-    members judge it. With a ``text_profile`` of finite ``tau``, this verifier judges text itself.
+    verifiers of an ensemble judge it. With a ``text_profile`` of finite ``tau``, this verifier
+    judges text itself.
 
-    It cannot see poison that the policy finds likely, many tokens that are each a little improbable
-    (`LogProbBoundVerifier` bets on those), or a choice among honest samples.
+    The verifier cannot see poison that the policy finds likely, many tokens that are each a little
+    improbable (`LogProbBoundVerifier` bets on those), or a choice among honest samples.
 
     Args:
-        number_positions: How many number positions of a completion, counted from its start, share
-            a quarter of alpha on top of their general share; 0 = none; None = an eighth of
+        number_positions: How many number positions, counted from the start of a completion, share a
+            quarter of alpha on top of their general share; 0 for none. Default: an eighth of
             ``max_new_tokens``, at least 8, or 64 if no length is declared.
-        answer_positions: The same for answer positions, another quarter.
-        require_ids: Reject completions without ids. None = unless ``text_profile`` has a finite
-            ``tau``.
-        **options: As for `LogProbVerifier`.
+        answer_positions: How many answer positions share another quarter of alpha; 0 for none.
+        require_ids: Reject completions without token ids. By default they are rejected unless
+            ``text_profile`` has a finite ``tau``.
+        **options: Further arguments of `LogProbVerifier`.
 
     Raises:
         ValueError: a number of positions is negative; also the errors of `LogProbVerifier`.
@@ -156,7 +157,7 @@ class TailProbabilityVerifier(LogProbVerifier):
 
 
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
-    """Return for each token the completion's p-value based on it alone: [n], [n] -> [n].
+    """Return, for each token, the completion's p-value based on that token alone: [n], [n] -> [n].
 
     ``drift`` is the allowance for drift, in nats at the declared temperature, finite.
     """

@@ -33,9 +33,10 @@ from grpo_guard.logprob.stats import TokenStats
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One completion's statistics, with the profile that it is judged under.
+    """One completion's statistics, with the profile under which it is judged.
 
-    If it has several turns, these cover the tokens its author drew; `Encoded.whole` is all of it.
+    If the completion has several turns, the statistics cover only the tokens that its author drew;
+    `Encoded.whole` is the whole completion.
     """
 
     encoded: Encoded
@@ -47,8 +48,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
     For homogeneous swarms, where every node holds the same weights. A sampling mask that comes with
-    a completion is checked as well, see `grpo_guard.core.sampling_mask`: one that is not the
-    declared sampler's, or that cannot be checked, rejects the completion.
+    a completion is checked as well (see `grpo_guard.core.sampling_mask`): if the mask is not the
+    declared sampler's, or cannot be checked, the completion is rejected.
 
     Args:
         model: The policy, a transformers causal language model; in a guard file its folder or id,
@@ -59,41 +60,42 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             top_k 50 and top_p 1.0.
         scorer: Computes the statistics in place of ``model``, e.g. with another engine:
             ``LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec)``.
-        alpha: Highest share of honest completions that may be rejected, in (0, 1).
+        alpha: Maximum share of honest completions that may be rejected, in (0, 1).
         profile: Bounds on numerical drift of honest tokens: the name of a built-in profile
             (``"bfloat16"``, the default, or the tighter ``"float32"`` if both sides compute in
             fp32), or the path of a JSON file from ``grpo-guard calibrate``.
         text_profile: The looser profile for completions without token ids.
         trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
-            Only if your own trainer fills them in.
+            Use it only if your own trainer fills them in.
         require_ids: Reject completions without token ids. Set it whenever honest nodes send ids;
-            otherwise attackers omit them to be judged under the looser profile.
+            otherwise attackers can omit them to be judged under the looser profile.
         check_text: Compare the text with the decoded ids. Turn it off only if your own trainer
             renders the text from its own ids.
         check_end: Reject ids that end neither with an EOS nor at ``max_new_tokens``: the declared
             sampler cannot have stopped there. Turn it off only if the sampler has stop strings.
-        special: Ids of special tokens that a completion may contain, for policies that think or
-            call tools with them; any others but one closing EOS are malformed.
-        chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
+        special: Ids of special tokens that a completion may contain, for policies that use them to
+            think or call tools; any other special token except one closing EOS is malformed.
+        chat_template_kwargs: Arguments of the chat template, as the sampling side passed them, for
+            prompts that are messages.
         memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
-        threads: Largest number of CPU threads; only with ``model``. None = torch's own number.
-        strict: Raise an error, instead of a warning, if an adapter finds that the trainer samples
-            otherwise than declared or trains another model than this one.
-        name: Appears in verdicts; None = the verifier's registered name.
+        threads: Maximum number of CPU threads, or None for torch's number; only with ``model``.
+        strict: Raise an error, instead of logging a warning, if an adapter finds that the trainer
+            does not sample as declared or does not train this model.
+        name: The verifier's name in verdicts, or None for the registered name.
 
     Raises:
-        ValueError: alpha out of range, not exactly one of model and scorer, a sampler that the
-            scorer does not support, a profile that was calibrated for something else, or a model
-            whose output head cannot be read by tiles.
-        TypeError: no tokenizer, or ``sampling`` is not a `SamplingSpec`.
+        ValueError: alpha is out of range, not exactly one of model and scorer is given, the scorer
+            does not support the sampler, a profile was calibrated for something else, or the
+            model's output head cannot be read by tiles.
+        TypeError: no tokenizer is given, or ``sampling`` is not a `SamplingSpec`.
     """
 
     needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
     scope: Scope = "completion"
     shares_calls = True
-    most_characters = None  # the scorer packs a batch by the memory that there is
+    most_characters = None  # the scorer packs a batch by the available memory
     replays = False
-    """Whether it scores with a coin's seeds."""
+    """Whether the verifier scores with a coin's seeds."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         self.strict = strict
         self.sampling = sampling
         self.scorer: Any = scorer_of(model, scorer, memory_budget, threads)
-        # Found by name, not by isinstance, so that a scorer which wraps another is checked too.
+        # Found by name, not by isinstance, so that a scorer that wraps another is checked too.
         if check := getattr(self.scorer, "check", None):
             check(sampling)
         self.profile = profile_of(profile)
@@ -156,7 +158,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        """Also with ``check_text=False``, since the caller then vouches for the text."""
+        """Always true: with ``check_text=False`` the caller vouches for the text."""
         return True
 
     @property
@@ -167,7 +169,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Verify each batch as `verify` does: they are scored together and judged separately."""
+        """Verify each batch as `verify` does, scoring all together but judging each by itself."""
         started = time.monotonic()
         everything = [completion for batch in batches for completion in batch]
         verdicts, scored = self._scored(everything)
@@ -186,8 +188,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return [list(islice(found, len(batch))) for batch in batches]
 
     def _of_mask(self, completion: Completion, one: Scored | None, verdict: Verdict) -> Verdict:
-        """The verdict of a completion that brings a sampling mask: a rejection unless the mask is
-        the declared sampler's. One that nobody can check would be trained by unseen."""
+        """Return the verdict on a completion with a sampling mask: a rejection unless the mask is
+        the declared sampler's. A mask that nobody could check would still be used in training."""
         try:
             mask = SamplingMask.of(completion)
             if mask is None:
@@ -207,7 +209,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return reject(self.name, findings=found) if found else verdict
 
     def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
-        """Return verdicts on what cannot be scored, and the rest's statistics, by index."""
+        """Return verdicts on completions that cannot be scored, and statistics of all others, both
+        by index."""
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
         scored: dict[int, Scored] = {}
         for from_text in (False, True):
@@ -244,7 +247,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return unable or self._judge(completion, encoded, stats, profile)
 
     def _cannot_judge(self, stats: TokenStats, profile: DriftProfile) -> Verdict | None:
-        """Return an abstention if these statistics are no evidence either way."""
+        """Return an abstention if the statistics are no evidence either way, and None otherwise."""
         if reason := self._unable(profile):
             return abstain(self.name, Cause.UNINFORMATIVE, reason)
         if not stats.finite:
@@ -255,22 +258,25 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        """`judge` for statistics without NaN."""
+        """Judge one completion, as `judge` does, from statistics without NaN."""
 
     def _unable(self, profile: DriftProfile) -> str | None:
-        """Why this profile allows no verdict on any completion; decided before scoring."""
+        """Return the reason why no completion can be judged under this profile, or None.
+
+        Called before scoring.
+        """
         return None
 
     def encode(self, completion: Completion) -> Encoded:
         """Encode a completion for scoring.
 
         Raises:
-            EncodeError: it cannot be scored; carries the cause for its verdict.
+            EncodeError: the completion cannot be scored; carries the cause for the verdict.
         """
         return self.encoder.encode(completion)
 
     def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
-        """Return statistics per sequence, in order; errors as `Scorer.score`."""
+        """Return statistics per sequence, in order; raises the errors of `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
 
@@ -290,10 +296,11 @@ def scorer_of(
     memory_budget: int | None = None,
     threads: int | None = None,
 ) -> Scorer:
-    """Return the given scorer, or one for a transformers model.
+    """Return the given scorer, or build a scorer for a transformers model.
 
     Raises:
-        ValueError: not exactly one of the two is given, or model options come with a scorer.
+        ValueError: not exactly one of model and scorer is given, or an option for models is given
+            with a scorer.
     """
     if (model is None) is (scorer is None):
         got = "neither" if model is None else "both"

@@ -1,1 +1,1 @@
-"""From hidden states and the output head to per-token statistics, one implementation per file."""
+"""Per-token statistics from hidden states and the output head, one implementation per file."""

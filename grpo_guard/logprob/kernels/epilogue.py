@@ -1,8 +1,9 @@
 """The epilogue of one tile of scores: a dozen sums per row, fused into one pass by a compiler.
 
-Eager torch reads a tile a dozen times, which costs as much as the product that made it. Compiled,
-the sums cost about a tenth of that. Compiling takes seconds and a C++ compiler, so it waits until
-the eager work has cost about as much; if it fails, the eager form stays in use.
+Eager torch reads a tile a dozen times, which costs as much as the matrix product that made it.
+Compiled, the sums cost about a tenth of that. Compiling takes seconds and needs a C++ compiler, so
+it is put off until the eager sums have cost about as much; if it fails, the eager form stays in
+use.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _compiler_failed = False
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:
-    """Choose the form of `tile_sums` for the next ``scores`` scores.
+    """Choose the eager or the compiled form of `tile_sums` for the next ``scores`` scores.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: the mode is unknown.
         RuntimeError: ``"compiled"`` was requested and there is no C++ compiler.
     """
     global _scores_so_far
@@ -54,15 +55,15 @@ def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> 
 
 @functools.cache
 def has_compiler() -> bool:
-    """Whether torch.compile can build for the CPU here."""
+    """Whether torch.compile can build CPU code on this machine."""
     return any(shutil.which(name) for name in ("g++", "clang++"))
 
 
 def compiled_where_worth_it(
     eager: Callable[..., Any], by_row: int, vocab_size: int, device: torch.device
 ) -> Callable[..., Any]:
-    """Return another tile function, compiled as soon as `tile_sums` is; the first ``by_row`` of its
-    arguments have one row per token."""
+    """Return the tile function ``eager``, compiled as soon as `tile_sums` is; the first ``by_row``
+    arguments of the function have one row per token."""
     if epilogue("auto", 0, vocab_size, device) is tile_sums:
         return eager
     return _guarded(_compiled(eager, by_row), eager)
@@ -75,7 +76,7 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
     def call(*arguments: Any) -> Any:
         if arguments[0].shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
             return eager(*arguments)
-        for tensor in arguments[:by_row]:  # batches differ in rows; share one kernel among them
+        for tensor in arguments[:by_row]:  # batches differ in rows, but share one kernel
             torch._dynamo.mark_dynamic(tensor, 0)
         return compiled(*arguments)
 
@@ -85,7 +86,7 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
 def _guarded(
     compiled: Callable[..., Any], eager: Callable[..., Any] = tile_sums
 ) -> Callable[..., Any]:
-    """Wrap the compiled form; if compiling fails, use the eager one from then on."""
+    """Wrap the compiled form; if compiling fails, use the eager form from then on."""
 
     def call(*arguments: Any) -> Any:
         global _compiler_failed

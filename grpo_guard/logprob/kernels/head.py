@@ -1,4 +1,4 @@
-"""The output head of a causal language model, as tiles of the vocabulary."""
+"""The output head of a causal language model, which maps hidden states to logits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 
 class HeadError(ValueError):
-    """The model's output head does not support statistics."""
+    """Raised when statistics cannot be computed from the model's output head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Logits = scale * (hidden @ weight.T + bias), then soft-capped."""
+    """A linear head: logits = scale * (hidden @ weight.T + bias), then soft-capped."""
 
     weight: Tensor  # [V, H], any float dtype and layout; may be tied to the embedding
     bias: Tensor | None = None  # [V]
@@ -29,10 +29,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ForeignHead:
-    """A head that is not a plain linear layer: with LoRA, or with quantised weights.
+    """A head that is not a plain linear layer, such as one with LoRA or quantised weights.
 
-    Its own forward runs on a few rows at a time, so that the [rows, V] logits stay small. That is
-    slower than tiles, and as exact as the module. Scale and soft-cap are as in `Head`.
+    The module's own forward runs on a few rows at a time, so that the [rows, V] logits stay small.
+    That is slower than tiles, and as exact as the module. Scale and soft-cap are as in `Head`.
     """
 
     module: nn.Module  # maps [N, H] to [N, V]
@@ -41,13 +41,13 @@ class ForeignHead:
     softcap: float | None = None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Raw logits, [N, H] -> [N, V], in the module's own dtype."""
+        """Return raw logits in the module's own dtype: [N, H] -> [N, V]."""
         z: Tensor = self.module(hidden) * self.scale
         return z if self.softcap is None else torch.tanh(z / self.softcap) * self.softcap
 
 
 def head_of(model: nn.Module) -> Head | ForeignHead:
-    """Read the head of a transformers model.
+    """Return the output head of a transformers model.
 
     Raises:
         HeadError: the model has no output head.

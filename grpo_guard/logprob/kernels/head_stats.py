@@ -1,4 +1,4 @@
-"""Hidden states to statistics and edge gaps, in blocks of rows, by whatever suits the hardware."""
+"""Turn hidden states into statistics and edge gaps, in blocks of rows, as suits the hardware."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from grpo_guard.logprob.replay.vocabulary_hash import contender_counts
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 
-# Workspace of the GPU's kernels: 16,384 products per row, which for 512 rows stay in the cache of a
-# large GPU. It scales with the rows, so halving them after an out-of-memory error halves it too.
+# Workspace of the GPU kernels, in bytes: 16,384 products per row, which for 512 rows stay in the
+# cache of a large GPU. It scales with the number of rows, so halving that number after an
+# out-of-memory error halves the workspace too.
 WORKSPACE_PER_ROW = 4 * 16_384
 
 _triton_failed = False
 
 
 class HeadStats(NamedTuple):
-    """Statistics of N rows; edge gaps are [N], margins None without a replay."""
+    """Statistics of N rows, with edge gaps of shape [N]; margins are None without a replay."""
 
     rows: RowStats
     edge_gap: Tensor
@@ -57,16 +58,16 @@ def head_stats(
     replay: RowReplay | None = None,
     implementation: Implementation = "auto",
 ) -> HeadStats:
-    """Compute statistics and gaps to the support's edge.
+    """Compute each row's statistics and the gap from its target to the edge of the support.
 
     Args:
         hidden: Final hidden states, shape [N, H], any float dtype.
         head: The output head.
         targets: Token ids, int64, shape [N].
         spec: The declared sampler.
-        penalty: Repetition penalty whose rows are these N rows.
-        mass_margin: Widening of top-p at which the gap is taken.
-        rows_at_once: Rows that share a tile of scores; bounds memory.
+        penalty: Repetition penalty for the same N rows.
+        mass_margin: How far top-p is widened for the gap; see `edge_gaps`.
+        rows_at_once: Number of rows that share a tile of scores; bounds memory.
         replay: Seeds and positions under a public coin; requires tiles, which an observer can see.
         implementation: "auto" uses Triton kernels for a plain head without penalty on an NVIDIA
             GPU, and tiles otherwise or, after a warning, if the kernels fail.
@@ -104,7 +105,7 @@ def _chosen(
     penalty: RepetitionPenalty | None,
     replay: RowReplay | None,
 ) -> Callable[..., RowStats]:
-    """The function that computes the statistics; errors as `head_stats`."""
+    """Choose the function that computes the statistics; raises the errors of `head_stats`."""
     if implementation not in get_args(Implementation):
         raise ValueError(
             f"implementation: expected one of {', '.join(get_args(Implementation))}, "
@@ -133,7 +134,7 @@ def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
 def replayed(
     scores: Scores, targets: Tensor, spec: SamplingSpec, replay: RowReplay
 ) -> tuple[RowStats, Margins]:
-    """Compute statistics and the margins under a public coin in one pass."""
+    """Compute the statistics and the margins under a public coin in a single pass."""
     if not spec.truncates:
         own, size = scores.of(targets), scores.vocab_size
         counts = compiled_where_worth_it(contender_counts, 3, size, targets.device)
@@ -168,7 +169,7 @@ def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
 
 
 def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
-    """Use the GPU's kernels; if they cannot be built or launched, use tiles from then on."""
+    """Use the GPU kernels; if they cannot be built or launched, use tiles from then on."""
     global _triton_failed
     if not _triton_failed:
         try:

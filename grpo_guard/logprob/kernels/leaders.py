@@ -1,4 +1,8 @@
-"""The set K on which flattened distributions live: the likeliest leaders of blocks of tokens."""
+"""The set K of tokens over which a flattened distribution is normalised.
+
+The vocabulary is divided into blocks, and the likeliest token of a block is its leader. K contains
+the likeliest leaders.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from grpo_guard.logprob.stats import FLATTENINGS, LEADER_STRIDE, leader_block
 
 
 def leads(leaders: Tensor, edge: Tensor, z_target: Tensor, targets: Tensor, block: int) -> Tensor:
-    """Whether each target has the score of a leader in K, boolean, [N]."""
+    """Mark the targets whose score equals that of their block's leader, if K contains it, [N]."""
     index = targets // (block * LEADER_STRIDE) * LEADER_STRIDE + targets % LEADER_STRIDE
     own = leaders.gather(-1, index[:, None])[:, 0]
     return (own == z_target) & (z_target >= edge) & (z_target > -torch.inf)
@@ -25,7 +29,7 @@ def without_later_equals(
     vocab_size: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Keep only the lowest id among equals in one block, as the normalisers count only one.
+    """Keep only the lowest id among equal scores in a block, as the normalisers count only one.
 
     Otherwise honest tokens that tie, which is common in bf16 logits, would pay for each other.
     """
@@ -44,10 +48,13 @@ def without_later_equals(
 
 
 def set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
-    """log sum p and log sum p^b over the leaders down to the last ranked one, [N] and [N, 3]."""
+    """Return log sum p and log sum p^b over the set K, shapes [N] and [N, 3].
+
+    K consists of the ``ranked`` leaders and any that tie with the last of them.
+    """
     edge = ranked[:, -1:]
-    # Leaders that tie with the last one belong to the set too; -inf is never a member.
-    # In parts, because counting booleans first converts them to integers.
+    # Leaders that tie with the last ranked leader belong to K too; a score of -inf never does.
+    # Counted in parts, because counting booleans first converts them to integers.
     at_least = [
         (part >= low).sum(-1, keepdim=True)
         for part, low in zip(torch.split(leaders, 64), torch.split(edge, 64), strict=True)

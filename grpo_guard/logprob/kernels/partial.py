@@ -1,4 +1,4 @@
-"""The sums of `statistics.py` over one part of the vocabulary after another."""
+"""Accumulate the sums of `statistics.py` over one part of the vocabulary after another."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ MOST_PARTS: Final = 16
 class PartialSums:
     """Collects the sums of one part after another and merges them a few at a time.
 
-    They are written into preallocated tensors, shaped ``like`` a column, fp32, [N]: small results
-    that outlive large temporaries would fragment the heap, which then grows by hundreds of MB.
+    The sums are written into preallocated tensors, shaped like the column ``like``, fp32, [N]:
+    small results that outlive large temporaries would fragment the heap, which would then grow by
+    hundreds of MB.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -31,7 +32,7 @@ class PartialSums:
         )
 
     def add(self, part: Partial) -> None:
-        """Add one more part."""
+        """Add the sums of one more part of the vocabulary."""
         if self._count == MOST_PARTS:
             whole, self._count = self.total(), 0
             self.add(whole)
@@ -40,5 +41,5 @@ class PartialSums:
         self._count += 1
 
     def total(self) -> Partial:
-        """Return the sums over all parts added; there must be at least one."""
+        """Return the sums over all parts added so far; there must be at least one part."""
         return merged(Partial(*(column[: self._count] for column in self._columns)))

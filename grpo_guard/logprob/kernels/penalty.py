@@ -1,4 +1,4 @@
-"""The repetition penalty: per row, which tokens the engine had already seen."""
+"""The repetition penalty, applied per row to the tokens that the engine had already seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEVER = torch.iinfo(torch.int32).max
 
 @dataclass(frozen=True, slots=True)
 class RepetitionPenalty:
-    """Seen tokens have positive logits divided and negative ones multiplied by the penalty.
+    """Divides the positive logits of seen tokens by the penalty and multiplies the negative ones.
 
     Follows transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, which both count
     prompt and completion. The penalty is per prefix: row t sees the prompt and tokens [0, t).
@@ -21,10 +21,10 @@ class RepetitionPenalty:
 
     penalty: float  # > 0
     first_seen: Tensor
-    """Position in the completion at which a token first occurs, -1 for tokens of the prompt,
-    `NEVER` otherwise; int32, shape [C, V]."""
-    sequence: Tensor  # which of the C completions a row belongs to, [N]
-    position: Tensor  # which token of that completion the row predicts, [N]
+    """Position in the completion at which a token first occurs, -1 for tokens of the prompt, and
+    `NEVER` for all others; int32, shape [C, V]."""
+    sequence: Tensor  # index of the completion, out of C, that a row belongs to, [N]
+    position: Tensor  # index of the token in that completion that the row predicts, [N]
 
     @classmethod
     def of(
@@ -34,7 +34,10 @@ class RepetitionPenalty:
         vocab_size: int,
         device: torch.device,
     ) -> RepetitionPenalty | None:
-        """Build it for concatenated rows of (prompt_ids, completion_ids) pairs; None for 1."""
+        """Build the penalty for the concatenated rows of (prompt_ids, completion_ids) pairs.
+
+        Returns None if ``penalty`` is 1.
+        """
         if penalty == 1.0:
             return None
         first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
@@ -52,13 +55,13 @@ class RepetitionPenalty:
         )
 
     def rows(self, index: Tensor | slice) -> RepetitionPenalty:
-        """Return the same penalty for some of the rows."""
+        """Return the same penalty for a selection of the rows."""
         return RepetitionPenalty(
             self.penalty, self.first_seen, self.sequence[index], self.position[index]
         )
 
     def apply(self, z: Tensor, start: int, stop: int) -> Tensor:
-        """Penalise raw logits of tokens [start, stop), shape [N, stop - start]."""
+        """Penalise the raw logits of tokens [start, stop), shape [N, stop - start]."""
         seen = self.first_seen[:, start:stop][self.sequence] < self.position[:, None]
         return torch.where(seen, self._penalised(z), z)
 

@@ -1,6 +1,6 @@
-"""Products in float32 on the CPU, by the faster of the two libraries that PyTorch ships with.
+"""Matrix products in float32 on the CPU, by the faster of PyTorch's two libraries.
 
-PyTorch multiplies float32 matrices with MKL. On AMD's processors MKL leaves AVX-512 unused, and
+PyTorch multiplies float32 matrices with MKL. On AMD processors MKL leaves AVX-512 unused, and
 oneDNN, which PyTorch uses for other dtypes, is about twice as fast. The choice depends on the
 machine and the shapes, never on a measurement, so equal runs on equal machines give equal bits.
 """
@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# Below these sizes the two are about equal, or MKL is faster.
+# Below these sizes the two libraries are about equal, or MKL is faster.
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
-# oneDNN caches a kernel of half a megabyte for each shape that it has seen. Batches have any number
-# of rows, so they are padded to one of a few sizes.
+# oneDNN caches a kernel of half a megabyte for every shape it sees. Batches can have any number of
+# rows, so they are padded to one of a few sizes.
 LARGEST: Final = 4096
 _CPU: Final = Path("/proc/cpuinfo")
 
 
 def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """``x @ weight.T`` without gradients, of one float dtype: [N, H], [V, H] -> [N, V]; the buffer
-    ``out`` may be used for the result."""
+    """Compute ``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V], of one float dtype. The
+    result may be written into the buffer ``out``."""
     if _suits(x, weight):
         return _onednn(x, weight, None)
     return torch.mm(x, weight.T, out=out)
@@ -36,9 +36,9 @@ def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def faster_linear(module: nn.Module) -> Iterator[None]:
-    """Make linear layers of this thread's forwards without gradients use the faster library.
+    """Make linear layers use the faster library in this thread's forwards without gradients.
 
-    A compiled module is left unchanged: its compiler chooses for itself.
+    A compiled module is left unchanged, since its compiler makes its own choice.
     """
     here = any(map(_is_float32_here, module.parameters()))
     if not (here and onednn_is_faster() and not _is_compiled(module)):
@@ -69,7 +69,7 @@ class _FasterLinear(TorchFunctionMode):
 
 
 def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Whether oneDNN gives the same product as PyTorch, and faster."""
+    """Whether oneDNN computes the same product as PyTorch's default, only faster."""
     tensors = [t for t in (x, weight, bias) if t is not None]
     return (
         onednn_is_faster()
@@ -92,10 +92,10 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
 
 
 def _exact() -> bool:
-    """Whether the user wants full precision; otherwise oneDNN may round the factors."""
+    """Whether the user wants full precision; at a lower setting oneDNN may round the factors."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # it was set for one backend through the newer interface
+    except RuntimeError:  # the precision was set for one backend through the newer interface
         return False
 
 
@@ -112,7 +112,10 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def size_of(rows: int) -> int:
-    """Round up to one of 37 sizes up to `LARGEST`: powers of two, and seven between from 256 on."""
+    """Round up to one of 37 sizes up to `LARGEST`.
+
+    The sizes are the powers of two and, from 256 on, seven more between each two of them.
+    """
     whole = 1 << (rows - 1).bit_length()
     step = whole if whole <= 256 else whole // 16
     return max(FEWEST_ROWS, -(-rows // step) * step)
@@ -120,7 +123,7 @@ def size_of(rows: int) -> int:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """True on AMD with AVX-512 and a PyTorch that has both libraries."""
+    """Whether this is an AMD CPU with AVX-512 and a PyTorch that has both libraries."""
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
     mkldnn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (mkl and mkldnn):
@@ -139,7 +142,7 @@ def _is_amd() -> bool:
 
 
 def _works() -> bool:
-    """Try the operator, which is internal to PyTorch: a version may change or remove it."""
+    """Try the operator, which is internal to PyTorch: any version may change or remove it."""
     cpu32: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
     x = torch.arange(FEWEST_ROWS * 3, **cpu32).view(-1, 3)
     weight = torch.arange(12, **cpu32).view(4, 3)

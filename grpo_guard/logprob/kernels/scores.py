@@ -1,4 +1,4 @@
-"""Scores z = penalised logits / temperature of N rows, a tile of the vocabulary at a time."""
+"""Scores of N rows, z = penalised logits / temperature, one tile of the vocabulary at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from grpo_guard.logprob.kernels.product import product
 
 
 class HeadScores:
-    """Scores from hidden states and the output head: the [N, V] logits never exist.
+    """Scores from hidden states and the output head, without ever storing the [N, V] logits.
 
-    1/T is multiplied into the hidden states: N * H multiplications instead of N * V.
+    1/T is multiplied into the hidden states, which takes N * H multiplications instead of N * V.
 
     Args:
         hidden: Final hidden states, shape [N, H].
         head: The output head.
-        temperature: > 0.
-        penalty: Repetition penalty whose rows are these N rows.
+        temperature: The sampler's temperature T, > 0.
+        penalty: Repetition penalty for the same N rows.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class HeadScores:
         return self.head.vocab_size
 
     def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Scores of tokens [start, stop), fp32; may use the buffer ``out``, [N, stop - start]."""
+        """Return the scores of tokens [start, stop), fp32, shape [N, stop - start]; the buffer
+        ``out`` may be used for the result."""
         z = product(self._scaled, self._weight(start, stop), out=out)
         z = self._transformed(z, self._bias(slice(start, stop)))
         return z if self.penalty is None else self.penalty.apply(z, start, stop)
 
     def of(self, tokens: Tensor) -> Tensor:
-        """Score of one token per row, fp32: [N] -> [N]."""
+        """Return the score of one token per row, fp32: [N] -> [N]."""
         z = torch.cat(
             [
                 (h * self.head.weight[y].float()).sum(-1)
@@ -62,13 +63,13 @@ class HeadScores:
         return z if self.penalty is None else self.penalty.apply_to_targets(z, tokens)
 
     def rows(self, index: Tensor) -> HeadScores:
-        """The same scores for some of the rows."""
+        """Return the same scores for a selection of the rows."""
         penalty = self.penalty.rows(index) if self.penalty else None
         return HeadScores(self.hidden[index], self.head, self.temperature, penalty)
 
     def _weight(self, start: int, stop: int) -> Tensor:
-        """A tile of the weight in fp32. A bf16 product would round logits by up to 0.125, and is
-        emulated on most CPUs; upcasting a tile costs little and is exact."""
+        """Return a tile of the weight in fp32. A bf16 product would round logits by up to 0.125 and
+        is emulated on most CPUs; upcasting a tile costs little and is exact."""
         tile = self.head.weight[start:stop]
         if tile.dtype == torch.float32:
             return tile
@@ -80,7 +81,7 @@ class HeadScores:
         return None if self.head.bias is None else self.head.bias[index].float()
 
     def _transformed(self, z: Tensor, bias: Tensor | None) -> Tensor:
-        """Apply bias and soft-cap in place to scores that are already scaled by scale / T."""
+        """Apply bias and soft-cap in place to scores already multiplied by scale / T."""
         if bias is not None:
             z += bias * (self.head.scale / self.temperature)
         if self.head.softcap is not None:
@@ -90,7 +91,7 @@ class HeadScores:
 
 
 class LogitScores:
-    """`HeadScores` from precomputed logits: of a trainer's forward, or of a head of another class.
+    """Like `HeadScores`, but from precomputed logits: a trainer's, or those of a `ForeignHead`.
 
     Args:
         logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
@@ -128,7 +129,7 @@ Scores: TypeAlias = HeadScores | LogitScores
 def scores_of(
     hidden: Tensor, head: Head | ForeignHead, temperature: float, penalty: RepetitionPenalty | None
 ) -> Scores:
-    """Scores of hidden states, [N, H], under any head; the penalty's rows are these N rows."""
+    """Build the scores of hidden states, [N, H], under any head; the penalty is for these rows."""
     if isinstance(head, ForeignHead):
         return LogitScores(head.logits(hidden), temperature, penalty)
     return HeadScores(hidden, head, temperature, penalty)

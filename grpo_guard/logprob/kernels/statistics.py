@@ -1,8 +1,8 @@
-"""The statistics of a token, in one place: sums over a tile, how they merge, what they become.
+"""The statistics of a token in one place: sums over a tile, their merging, and the final values.
 
-* `tile_sums` computes the sums over a part of the vocabulary. Compiled by torch it is also the form
-  of `epilogue.py`; `triton_kernels.py` repeats it for GPUs.
-* `merged` puts parts together. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
+* `tile_sums` computes the sums over a part of the vocabulary. `epilogue.py` compiles the same
+  function with torch, and `triton_kernels.py` repeats it for GPUs.
+* `merged` combines the parts. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
   each part is relative to its own largest score.
 * `finish` turns the sums over the whole vocabulary into `RowStats`, which have the names of
   `TokenStats`.
@@ -22,16 +22,16 @@ from grpo_guard.logprob.stats import LEADER_STRIDE, leader_block
 
 
 class Partial(NamedTuple):
-    """Per row, over the tokens seen so far, with e = exp(z - m); shape [N] each."""
+    """Sums per row over the tokens seen so far, with e = exp(z - m); shape [N] each."""
 
-    m: Tensor
+    m: Tensor  # the largest score
     above: Tensor  # sum e over z > z_target
     below: Tensor  # sum e over z <= z_target; total - above would lose a tail of 1e-8 to rounding
     weighted: Tensor  # sum (z - m) e
     half: Tensor  # sum e^0.5, or 0 if not requested
     three_quarters: Tensor  # sum e^0.75, or 0 if not requested
-    rank: Tensor  # int64: tokens with z > z_target
-    ties: Tensor  # int64: tokens with z == z_target, the target itself included unless -inf
+    rank: Tensor  # int64: number of tokens with z > z_target
+    ties: Tensor  # int64: number with z == z_target, the target itself included unless -inf
 
     @property
     def total(self) -> Tensor:
@@ -39,23 +39,23 @@ class Partial(NamedTuple):
 
 
 COUNTS: Final = ("rank", "ties")
-"""The sums that count tokens; they come last."""
+"""The fields of `Partial` that count tokens; they come last."""
 SUMS: Final = len(Partial._fields) - len(COUNTS)
-"""How many others there are."""
+"""Number of the other fields."""
 
 
 def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
     """Compute the sums over one tile, and the largest score of each block of tokens.
 
     Args:
-        z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
-            shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
-        z_target: Shape [N].
-        block: Tokens per leader.
+        z: Scores, with the target's own column exactly equal to ``z_target`` and padding of -inf;
+            fp32, shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
+        z_target: Score of each row's target, shape [N].
+        block: Number of tokens per leader.
         flat: Whether to compute the sums of e^0.5 and e^0.75.
 
     Returns:
-        The sums, and the leaders, shape [N, W / block].
+        The sums, and the leaders' scores, shape [N, W / block].
     """
     m = z.amax(-1)
     d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of only -inf counts as empty
@@ -79,12 +79,12 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
 
 
 def merged(parts: Partial) -> Partial:
-    """The sums over P parts, [P, N] -> [N]."""
+    """Merge the sums over P parts of the vocabulary, [P, N] -> [N]."""
     m = parts.m.amax(0)
     empty = parts.m == -torch.inf  # only -inf so far: there is nothing to rescale
     d = torch.where(empty, 0.0, parts.m - m)
     f = torch.where(empty, 0.0, d.exp())
-    # A part far below contributes nothing: a d that overflows would be NaN times 0.
+    # A part far below the largest score contributes nothing; a d of -inf times 0 would be NaN.
     d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,
@@ -125,15 +125,15 @@ def finish(
     top_k: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> RowStats:
-    """Compute the statistics of N rows.
+    """Compute the statistics of N rows from their sums.
 
     Args:
-        sums: Over the whole vocabulary.
+        sums: Sums over the whole vocabulary.
         z_target, targets: Score and id of each row's target, shape [N].
-        temperature: Of the scores.
-        vocab_size: V.
-        leaders: Each block's largest score, shape [N, leader_count(V)]; None = K is the whole
-            vocabulary.
+        temperature: Temperature by which the scores were divided.
+        vocab_size: The size V of the vocabulary.
+        leaders: Each block's largest score, shape [N, leader_count(V)], or None if the set K is the
+            whole vocabulary.
         top_k: The declared top-k.
         score_of: Scores one token in each of a few rows, (rows [R], tokens [R]) -> [R].
     """
@@ -154,7 +154,7 @@ def finish(
         in_set = without_later_equals(in_set, sums.ties, z_target, targets, vocab_size, score_of)
         set_mass, flat = set_masses(leaders, ranked, log_normaliser)
     return RowStats(
-        logprob=(z_target - sums.m) - log_total,  # at low temperatures both are large
+        logprob=(z_target - sums.m) - log_total,  # at low temperatures both scores are large
         max_logprob=-log_total,
         rank=sums.rank,
         mass_above=sums.above / sums.total,

@@ -1,8 +1,8 @@
-"""How far a token lies outside the declared support, computed exactly unless clearly inside.
+"""Compute how far a token lies outside the declared support, exactly unless it is clearly inside.
 
-(rank, mass above) cannot decide top-p after top-k, because the engine renormalises over the top-k.
-Most rows are proven inside by the streaming statistics alone; the few others are recomputed with
-their whole row of logits, a few rows at a time.
+Rank and the mass above a token cannot decide top-p after top-k, because the engine renormalises
+over the top-k. For most rows, the streaming statistics alone prove that the token is inside; the
+few others are recomputed from whole rows of logits, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.tiled import TILE
 
-# Memory for rows of full logits; sorting a row with its masses takes about 40 bytes a token.
+# Memory for full rows of logits, in bytes; sorting a row with its masses takes about 40 per token.
 FULL_ROWS_BYTES = 2**26
 BYTES_PER_SCORE = 40
 
 
 def full_rows(vocab_size: int) -> int:
-    """How many rows of full logits may exist at a time."""
+    """Return the maximum number of full rows of logits that may exist at a time."""
     return max(1, FULL_ROWS_BYTES // (BYTES_PER_SCORE * vocab_size))
 
 
 def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
-    """Rows whose target is certainly in the support, boolean, shape [N].
+    """Mark the rows whose target is certainly in the support, boolean, shape [N].
 
-    Uses S >= mass_above + p for the mass S of the set that top-p renormalises over: exact if S is
-    1, sufficient otherwise.
+    For the mass S of the set over which top-p renormalises, S >= mass_above + p is used: the
+    condition is exact if S is 1, and sufficient otherwise.
     """
     inside = stats.logprob > -torch.inf  # a token that cannot be drawn is outside any support
     if spec.top_k > 0:
@@ -56,10 +56,11 @@ def edge_gaps(
     *,
     mass_margin: float = 0.0,
 ) -> Tensor:
-    """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
+    """Return how far each target falls below the edge of the support, in raw logits, shape [N].
 
-    A nucleus's edge jumps by whole logits when a candidate's mass moves by a rounding error, so the
-    edge is taken at top_p + ``mass_margin``, but no more than half way to 1.
+    The gap is 0 for targets inside the support. The edge of a nucleus jumps by whole logits when a
+    candidate's mass changes by a rounding error, so the edge is taken at top_p + ``mass_margin``,
+    but no more than half way from top_p to 1.
     """
     gaps = torch.zeros_like(stats.logit)
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
@@ -67,7 +68,8 @@ def edge_gaps(
     for rows in torch.split(unclear, full_rows(scores.vocab_size)):
         z = whole_rows(scores.rows(rows), rows)
         own = stats.logit[rows] / spec.temperature
-        # As in the streaming pass: a target that is itself the edge must not miss it by rounding.
+        # As in the streaming pass: a target that is itself the edge must not fall below it by
+        # rounding.
         z[torch.arange(len(rows), device=z.device), targets[rows]] = own
         gap = (support_edge(z, spec, top_p) - own).clamp_min(0.0) * spec.temperature
         gaps[rows] = torch.where(own == -torch.inf, torch.inf, gap)  # -inf - -inf is NaN
@@ -75,7 +77,8 @@ def edge_gaps(
 
 
 def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
-    """All scores of a few rows, [R, V]; by tiles, because bf16 weights are upcast per tile."""
+    """Return all scores of a few rows, [R, V], computed by tiles, since bf16 weights are upcast by
+    tile."""
     whole = torch.empty(len(rows), scores.vocab_size, device=rows.device)
     for start in range(0, scores.vocab_size, TILE):
         part = whole[:, start : start + TILE]
@@ -85,11 +88,13 @@ def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
-    """The least score that the sampler keeps; scores are logits / temperature: [R, V] -> [R].
+    """Return the lowest score (logit / temperature) that the sampler keeps: [R, V] -> [R].
 
-    Under min-p that may lie between two tokens; under the others it is the lowest one kept.
+    Under min-p the edge may lie between the scores of two tokens; under the other filters it is the
+    lowest score of a token that is kept.
 
-    Every filter keeps a top set, so a support is a threshold, and thresholds combine by maximum.
+    Every filter keeps a set of top tokens, so each is a threshold, and together they are the
+    highest of their thresholds.
     """
     edge = torch.full(z.shape[:-1], -torch.inf, device=z.device)
     k = spec.top_k if 0 < spec.top_k < z.shape[-1] else z.shape[-1]

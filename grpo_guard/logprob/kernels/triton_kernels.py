@@ -1,17 +1,17 @@
-"""Triton kernels for the sums and leaders of `statistics.py`, without the launching.
+"""Triton kernels for the sums and leaders of `statistics.py`; `triton_launch.py` launches them.
 
-Traps that every kernel here avoids:
+Every kernel in this module avoids these traps:
 
-* A target's score is computed once and written into its own column: computed twice it may differ
-  in the last bit, and a token must never outrank itself.
+* A target's score is computed once and written into its own column: if it were computed twice, the
+  results could differ in the last bit, and a token must never outrank itself.
 * Columns beyond the vocabulary are -inf. Zero would be a likely token among negative logits.
-* Scores are compared with bounds, never subtracted from each other and compared with zero: a
-  compiler may fuse the scaling into the subtraction, after which two equal scores differ.
+* Scores are compared with each other, never subtracted and compared with zero: a compiler may fuse
+  the scaling into the subtraction, after which two equal scores would differ.
 * 1/T multiplies the fp32 accumulator. Multiplying it into bf16 states would round them.
-* Grids have one dimension (a second ends at 65,535), and offsets that grow with rows or with the
-  vocabulary are 64-bit (32,768 rows x 152k columns exceed 2^31).
+* Grids have one dimension (a second is limited to 65,535), and offsets that grow with rows or with
+  the vocabulary are 64-bit (32,768 rows x 152k columns exceed 2^31).
 
-Arguments are pointers and machine scalars, which Python's types do not describe.
+Arguments are pointers and machine scalars, which Python's type hints cannot describe.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -32,13 +32,13 @@ COUNTS = tl.constexpr(len(statistics.COUNTS))
 def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
     """Apply bias, scale / T and soft-cap to raw products; ``cap`` is the soft-cap / T.
 
-    Adds before it multiplies, so that nothing can be fused and the target's own score has the same
-    bits wherever it is computed.
+    The addition comes before the multiplication, so that nothing can be fused and a target's score
+    has the same bits wherever it is computed.
     """
     z = (dot + bias) * scale
     if CAPPED:
         x = z / cap
-        e = tl.exp(-2.0 * tl.abs(x))  # <= 1: never overflows; off by 1e-7 absolute at most near 0
+        e = tl.exp(-2.0 * tl.abs(x))  # <= 1, so it never overflows; error at most 1e-7 near 0
         t = (1.0 - e) / (1.0 + e)
         z = tl.where(x < 0, -t, t) * cap
     return z
@@ -46,7 +46,9 @@ def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _tile_sums(z, z_target, FLAT: tl.constexpr):
-    """Sums over one tile, [BN, BV] -> [BN] each, in order; `statistics.tile_sums` in Triton.
+    """Compute the sums over one tile, [BN, BV] -> [BN] each, in the order of `Partial`.
+
+    The Triton version of `statistics.tile_sums`.
 
     A NaN propagates to ``below`` and so to every statistic that divides by the total.
     """
@@ -78,7 +80,10 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 def _store(
     sums, counts, part, r, live, rows, m, above, below, weighted, half, tq, rank, ties
 ):  # fmt: skip
-    """Store one part's sums: ``sums`` is [parts, SUMS, rows], ``counts`` [parts, COUNTS, rows]."""
+    """Store the sums of one part of the vocabulary.
+
+    ``sums`` has shape [parts, SUMS, rows], ``counts`` [parts, COUNTS, rows].
+    """
     to = sums + part.to(tl.int64) * SUMS * rows + r
     tl.store(to, m, mask=live)
     tl.store(to + rows, above, mask=live)
@@ -97,7 +102,7 @@ def token_scores_kernel(
     stride_h, stride_v, stride_w, scale, cap,
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Scores of chosen tokens, [rows, tokens_per_row]; one program per score, fp32 throughout."""
+    """Compute scores of chosen tokens, [rows, tokens_per_row], in fp32; one program per score."""
     i = tl.program_id(0)
     token = tl.load(tokens + i)
     h = hidden + (i // tokens_per_row).to(tl.int64) * stride_h
@@ -121,9 +126,10 @@ def chunk_sums_kernel(
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
     BLOCK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a stored chunk of raw products [rows, columns], read once.
+    """Compute the sums over a stored chunk of raw products, [rows, columns], which is read once.
 
-    One program per row and BV columns; ``first`` is the chunk's first token, a multiple of BV.
+    There is one program per row and BV columns; ``first``, the chunk's first token, is a multiple
+    of BV.
     """
     pid = tl.program_id(0)
     r = pid % rows + tl.arange(0, 1)

@@ -1,6 +1,6 @@
 """Launch the Triton kernels: shapes, memory, and merging the parts into one `Partial`.
 
-Importing this module imports triton; `triton_stats.py` does so only when it is called.
+Importing this module imports triton, so `triton_stats.py` imports it only when called.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merged
 from grpo_guard.logprob.stats import leader_block, leader_count
 
-# With TRITON_INTERPRET=1 the decorator returns another class than JITFunction.
+# With TRITON_INTERPRET=1 the decorator returns a class other than JITFunction.
 INTERPRETED = not isinstance(kernels.chunk_sums_kernel, triton.JITFunction)
 
-# Columns per program of the kernel that reads a stored chunk. Chunks are multiples of it.
+# Columns per program of the kernel that reads a stored chunk. Chunks are a multiple of this.
 SEGMENT = 128 if INTERPRETED else 4096
-# Triton changes the default between versions; the kernels are right either way.
+# The default differs between versions of Triton; the kernels are correct either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 
 _precision = threading.Lock()
@@ -33,9 +33,9 @@ _precision = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Checked and prepared arguments of one call."""
+    """The arguments of one call, checked and prepared for launching."""
 
-    hidden: Tensor  # [N, H], rows contiguous, its own dtype
+    hidden: Tensor  # [N, H], rows contiguous, dtype as given
     head: Head
     targets: Tensor  # int64, contiguous, [N]
     temperature: float
@@ -55,12 +55,12 @@ class Job:
 
     @property
     def bias(self) -> Tensor:
-        """The bias; without one, any tensor, which no kernel reads."""
+        """The head's bias or, without a bias, an arbitrary tensor that no kernel reads."""
         return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
 
 
 def token_scores(job: Job, tokens: Tensor) -> Tensor:
-    """Scores of chosen tokens, int64 [N, E] -> fp32 [N, E]."""
+    """Compute the scores of chosen tokens, int64 [N, E] -> fp32 [N, E]."""
     out = torch.empty(tokens.shape, dtype=torch.float32, device=tokens.device)
     if tokens.numel() == 0:
         return out
@@ -77,12 +77,15 @@ def token_scores(job: Job, tokens: Tensor) -> Tensor:
 def workspace_sums(
     job: Job, target_scores: Tensor, workspace_bytes: int
 ) -> tuple[Partial, Tensor | None]:
-    """Compute sums and leaders from products of one chunk of the vocabulary at a time."""
+    """Compute sums and leaders from the products of one chunk of the vocabulary at a time.
+
+    The leaders are None if the job does not rank tokens.
+    """
     n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
     segments = -(-vocab_size // SEGMENT)
     sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
     counts = torch.empty(segments, len(COUNTS), n, dtype=torch.int32, device=device)
-    # A single number if they are not needed.
+    # If leaders are not needed, the tensor is a single number.
     shape = (n, leader_count(vocab_size)) if job.ranks else (1, 1)
     leaders = torch.full(shape, -torch.inf, dtype=torch.float32, device=device)
     spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
@@ -104,15 +107,16 @@ def workspace_sums(
                 **job.flags, FLAT=not job.ranks, RANKS=job.ranks,
                 BLOCK=leader_block(vocab_size), BV=SEGMENT, num_warps=8, **OPTIONS,
             )  # fmt: skip
-        del products  # before the next chunk is made, or the workspace would double
+        del products  # before the next chunk is computed, or the workspace would double
     whole = merged(Partial(*sums.unbind(1), *counts.long().unbind(1)))
     return whole, leaders if job.ranks else None
 
 
 def chunk_columns(job: Job, budget: int) -> int:
-    """Columns per chunk: as many whole segments as fit the budget, at least one."""
+    """Return the number of columns per chunk: as many whole segments as fit into the budget of
+    bytes, but at least one segment."""
     n, width = job.hidden.shape
-    # A weight that cannot be multiplied as stored is upcast a chunk at a time.
+    # A weight that cannot be multiplied as stored is upcast one chunk at a time.
     upcast = not _mixed(job) and job.head.weight.dtype != torch.float32
     fixed = 4 * n * width if not _mixed(job) and job.hidden.dtype != torch.float32 else 0
     per_column = 4 * n + (4 * width if upcast else 0)
@@ -120,7 +124,7 @@ def chunk_columns(job: Job, budget: int) -> int:
 
 
 def _mixed(job: Job) -> bool:
-    """Whether 16-bit operands can be multiplied into fp32 without upcasting: CUDA only."""
+    """Whether 16-bit operands can be multiplied into fp32 without upcasting; only on CUDA."""
     return (
         job.hidden.is_cuda
         and job.hidden.dtype == job.head.weight.dtype
@@ -130,10 +134,13 @@ def _mixed(job: Job) -> bool:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Compute fp32 products in full, whatever the trainer allows; the setting is process-wide."""
+    """Compute fp32 products in full precision, whatever the trainer allows.
+
+    The setting is process-wide and is restored afterwards.
+    """
     matmul: Any = torch.backends.cuda.matmul
-    with _precision:  # interleaved scorers would leave the trainer with the other's setting
-        # torch >= 2.9 has the first attribute; there, reading the older one can raise.
+    with _precision:  # interleaved scorers could restore each other's setting, not the trainer's
+        # torch >= 2.9 has ``fp32_precision``; there, reading the older attribute can raise.
         name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
         before = getattr(matmul, name)
         if before in (True, "tf32"):
@@ -147,7 +154,7 @@ def _without_tf32() -> Iterator[None]:
 
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Launch on this device: Triton uses the current one, whatever device the tensors are on."""
+    """Make this the current device: Triton launches there, whatever device the tensors are on."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

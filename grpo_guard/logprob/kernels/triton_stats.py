@@ -1,7 +1,7 @@
-"""The statistics of `tiled.py` on a GPU, with Triton kernels; same sums, same `statistics.finish`.
+"""The statistics of `tiled.py` on a GPU, with Triton kernels for the same sums.
 
-The BLAS library writes the products of a chunk of the vocabulary into bounded memory, and a kernel
-reads them once.
+The BLAS library writes the products of one chunk of the vocabulary into bounded memory, and a
+kernel reads them once. `statistics.finish` turns the sums into statistics, as for tiles.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def triton_row_stats(
 ) -> RowStats:
     """Compute the statistics of each row's target token.
 
-    Products are accumulated in fp32. Operands of one 16-bit dtype are multiplied as they are; if
-    the dtypes differ, both are upcast, because rounding an fp32 state to bf16 would move logits.
-    TF32 products, which a trainer may allow, are not used: they have three digits fewer.
-    Log-probs are as exact as fp32 scores: within 1e-4 of float64 in the interpreter up to
-    |logit / temperature| of 250 (temperature 0.05), and off in proportion beyond.
+    Products are accumulated in fp32. Operands that share a 16-bit dtype are multiplied as they are;
+    if the dtypes differ, both are upcast, because rounding an fp32 state to bf16 would change the
+    logits. TF32 products, which a trainer may allow, are not used, since they have three digits
+    fewer. Log-probs are as exact as fp32 scores: within 1e-4 of float64 in the interpreter up to
+    |logit / temperature| of 250 (temperature 0.05), with errors in proportion beyond.
 
     Args:
         hidden, head: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1; output head.
         targets: Token ids, int64, shape [N].
-        temperature, top_k: > 0; the declared top-k, 0 = off.
-        workspace_bytes: Bound on the memory for products. At least 4096 columns are computed at a
-            time, even if they need more.
+        temperature, top_k: The sampler's temperature, > 0; the declared top-k, or 0 for none.
+        workspace_bytes: Maximum memory for products, in bytes. At least 4096 columns are computed
+            at a time, even if they need more.
 
     Raises:
         ImportError: triton is not installed.
@@ -122,7 +122,7 @@ def _check(
             f"hidden: expected a tensor on a CUDA device, got one on {hidden.device} (with "
             "TRITON_INTERPRET=1 in the environment the kernels run anywhere, slowly)"
         )
-    # A GPU checks no bounds: an id out of range would read foreign memory.
+    # A GPU does not check bounds: an id out of range would read memory outside the tensor.
     lowest, highest = torch.stack([targets.min(), targets.max()]).tolist()
     if not (lowest >= 0 and highest < head.vocab_size):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""How foreign a span of text is, in its place, to a language model of one's own."""
+"""Measure how foreign a span of text is to its context, with a language model of your own."""

@@ -1,7 +1,7 @@
-"""How foreign spans are to their context under one model: the score, and how it is computed.
+"""Score how foreign spans are to their context under one model.
 
-Per token, with s = -log p(token | context) and t = -log p(token | the span so far alone), both in
-nats and capped:
+The foreignness of a token, with s = -log p(token | context) and t = -log p(token | the span so far
+alone), both in nats and capped:
 
     foreignness = s - (t - s) - 2 = 2 s - t - 2
 
@@ -14,8 +14,8 @@ The score of a span is the sum over its most foreign run of tokens. A sum over t
 let an author excuse a slogan with the text before and after it in the same sentence. Each token of
 a run costs 2 nats, so that a long honest sentence scores hardly higher than a short one.
 
-Numbers and arithmetic signs never count as foreign, only as expected or not: a model that cannot
-calculate finds honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
+Numbers and arithmetic signs can lower the score but never raise it: a model that cannot calculate
+finds honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
 """
 
 from __future__ import annotations
@@ -35,35 +35,36 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
 
-# The reader's own distribution, without any truncation.
+# The model's own distribution, without any truncation.
 _PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
-# Most tokens of a span that are read, as many as a sentence can have (`spans.MOST_BYTES`), and most
-# characters that are tokenised, so that a long span cannot make the reader slow.
+# Maximum number of a span's tokens that are read, as many as a sentence can have
+# (`spans.MOST_BYTES`), and of its characters that are tokenised, so that a long span cannot slow
+# the reader down.
 MOST_TOKENS: Final = 200
 _MOST_CHARACTERS: Final = 300
-# Characters that are tokenised per token of context; the rest is cut.
+# Number of characters that are tokenised per token of context; any further text is cut off.
 _CHARACTERS: Final = 12
 _PER_TOKEN: Final = 2.0
 _NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
 
 class UnreadError(Exception):
-    """The reader computed nothing for a span; the message says why."""
+    """Raised when the reader could not compute a result for a span; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreignness:
     """The foreignness of a span under one model.
 
-    ``runs`` has, for the first 1, 2, ... n tokens, the sum over the most foreign run in nats. It
-    never decreases, and is 0 as long as no token is foreign.
+    ``runs`` holds, for the first 1, 2, ... n tokens, the sum over the most foreign run among them,
+    in nats. The values never decrease, and are 0 as long as no token is foreign.
     """
 
     runs: Floats
 
     @classmethod
     def of(cls, tokens: Floats) -> Foreignness:
-        """From each token's foreignness, shape [n]."""
+        """Build the result from the foreignness of each token, shape [n]."""
         sums = np.concatenate([np.zeros(1), np.cumsum(tokens)])
         return cls(np.maximum.accumulate((sums - np.minimum.accumulate(sums))[1:]))
 
@@ -73,23 +74,23 @@ class Foreignness:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One stretch of a text that contains several spans, as tokens."""
+    """A stretch of one text that contains one or more spans, as tokens."""
 
-    encoded: Encoded  # context, then everything from the first span to the end of the last
-    tokens: dict[int, tuple[int, int]]  # [first, end) of each span in it, by index in the batch
-    numbers: npt.NDArray[np.bool_]  # for each of its tokens: a number or an arithmetic sign
+    encoded: Encoded  # the context, then everything from the first span to the end of the last
+    tokens: dict[int, tuple[int, int]]  # tokens [first, end) of each span, by index in the batch
+    numbers: npt.NDArray[np.bool_]  # which tokens are numbers or arithmetic signs
 
 
 class SpanScorer:
-    """Scores spans in their place under one causal model.
+    """Scores how foreign spans are to their context under one causal model.
 
     Args:
         scorer: Computes log-probs under the model.
-        tokenizer: The model's; a fast one, which gives the offsets of its tokens.
-        context: Tokens before the span that are read, >= 1. The prompt comes first among them and
-            is cut first. In a shared pass, later spans also see all text between.
-        cap: Most nats that one token may add to a surprisal, > 0. A token that the model rules out
-            has infinite surprisal, and a single odd name must not decide.
+        tokenizer: The model's fast tokenizer, which gives the offsets of its tokens.
+        context: Number of tokens that are read before the span, >= 1. The prompt comes first among
+            them and is cut first. In a shared pass, later spans also see all text in between.
+        cap: Upper limit on the surprisal of one token in nats, > 0. A token that the model rules
+            out has infinite surprisal, and a single odd name must not decide the score.
 
     Raises:
         ValueError: an argument is out of range.
@@ -119,14 +120,14 @@ class SpanScorer:
         self._control = {*tokenizer.all_special_ids} | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
-        # The "empty" context: a chat model expects a role after its beginning-of-text token, but
-        # nothing in particular after a line break.
+        # The "empty" context is a line break, after which a model expects nothing in particular.
+        # After its beginning-of-text token, a chat model would expect a role.
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
     def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
-        """One result per span, in order.
+        """Score spans and return one result per span, in order.
 
-        Spans of one text that are close together share a pass, so that reading all sentences of a
+        Spans that are close together in a text share a pass, so that reading all sentences of a
         text costs about as much as scoring the text and its sentences once.
         """
         results: list[Foreignness | UnreadError] = [UnreadError("no token of its own")] * len(spans)
@@ -136,7 +137,8 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        # Scored separately: one batch of both would pad the short sequences to the long ones.
+        # Spans in context and spans alone are scored separately: a joint batch would pad the short
+        # sequences to the length of the long ones.
         stats = self._stats([one.encoded for one in passes])
         of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
@@ -167,10 +169,10 @@ class SpanScorer:
         return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
 
     def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
-        """Passes over some spans of one text, ascending; none if the spans hold no token.
+        """Yield passes over some spans of one text, in ascending order; none if there is no token.
 
         Several spans share a pass if it fits into the model's window and is not longer than their
-        separate passes together. So text that an author writes between them cannot add to the cost.
+        separate passes together, so text that an author writes between them cannot add to the cost.
         """
         one = self._pass(spans, group)
         tokens = len(one.encoded.completion_ids)
@@ -212,17 +214,17 @@ class SpanScorer:
         return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
-        """The token; a line break for control tokens and for tokens that the model does not have.
+        """Return the token, or a line break for a control token or an id outside the vocabulary.
 
-        A control token spelled out in the text would end the document or open a turn that asks for
-        the poison, and the context would then explain it.
+        A control token spelled out in the text could end the document or open a turn that asks for
+        the poison, and the context would then explain the poison.
         """
         known = 0 <= token < self.scorer.vocab_size and token not in self._control
         return token if known else self._nothing[0]
 
 
 def _whole(text: str) -> str:
-    """The text with lone surrogates, which no tokenizer accepts, replaced; its length is kept."""
+    """Replace lone surrogates, which no tokenizer accepts, without changing the text's length."""
     return text.encode("utf-32", "replace").decode("utf-32") if not text.isascii() else text
 
 
@@ -231,7 +233,7 @@ def _end(span: TextSpan) -> int:
 
 
 def _near(spans: Sequence[TextSpan], most: int) -> Iterator[list[int]]:
-    """Groups of spans that may share a pass: less than ``most`` characters apart in one text."""
+    """Yield groups of spans that may share a pass: in one text, under ``most`` characters apart."""
     by_text = dict[tuple[str, str], list[int]]()
     for i, span in enumerate(spans):
         by_text.setdefault((span.prompt, span.text), []).append(i)

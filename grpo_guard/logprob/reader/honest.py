@@ -1,14 +1,14 @@
-"""Remember scores of honest text per node, and compute how often it is as foreign as a span.
+"""Remember the scores of honest text per node, and compute what share is as foreign as a span.
 
 That share is a conformal p-value: with n honest spans, (1 + number at least as foreign) / (n + 1)
-is super-uniform for one more of their kind. The spans are sentences of the other nodes in which
-nothing was found; some may be poison that was not detected. So each node has one vote, the p-value
-against its own sentences, and the upper median of the votes decides: a minority of the nodes can
-neither excuse its poison nor make honest text look foreign.
+is super-uniform for another span of the same kind. The honest spans are sentences of the other
+nodes in which nothing was found; some may be poison that was not detected. So each node has one
+vote, the p-value against its own sentences, and the upper median of the votes decides: a minority
+of the nodes can neither excuse its poison nor make honest text look foreign.
 
-With fewer than two votes there is no p-value: the first sender would decide alone. For the same
-reason senders without a name have no vote. Whatever their sentences were weighed by, a few
-completions could outweigh many, since nothing tells them apart.
+With fewer than two votes there is no p-value, since the first sender would decide alone. Senders
+without a name have no vote for a similar reason: as nothing tells them apart, a few completions
+could outweigh many, however their sentences were weighted.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from typing import Final
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import ExponentialTail, conformal
 
-# Fewest spans for which a node has a vote: with 20, no conformal p-value is below 1 / 21.
+# Minimum number of spans for a node to have a vote: with 20, no conformal p-value is below 1 / 21.
 FEWEST: Final = 20
-# Only this many of a node's latest spans count, since habits drift in training.
+# Only this many of a node's latest spans count, since habits drift during training.
 MOST: Final = 256
-# Fewest other nodes with a vote for which there is a p-value.
+# Minimum number of other nodes with a vote for there to be a p-value.
 FEWEST_VOTES: Final = 2
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 _FEWEST_IN_TAIL: Final = 2
-# Spans of up to 23 tokens are compared over that many tokens, longer ones over all of their tokens.
+# Spans of up to 23 tokens are compared over their own number of tokens, and all longer spans in a
+# single column over all of their tokens.
 _COLUMNS: Final = 24
-# How far an odd style may be excused, as a quantile of another node's scores. Without a bound, a
-# node that sends only poison would be measured by its poison.
+# How far an odd style may be excused, as a quantile of another node's scores. Without this limit, a
+# node that sends only poison would be measured against its poison.
 _MOST_EXCUSED: Final = 0.9
 
 
 @dataclass(slots=True)
 class _Node:
-    """Scores of one node's spans, one list per number of tokens that are read, ascending."""
+    """Scores of one node's spans, in one ascending list per number of tokens compared."""
 
     latest: deque[tuple[float, ...]] = field(default_factory=deque)
     ascending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(_COLUMNS)])
@@ -61,7 +62,7 @@ class _Node:
         return len(self.latest) >= FEWEST
 
     def tail_p_value(self, score: float, column: int) -> float:
-        """The conformal p-value, extrapolated beyond the most foreign span."""
+        """Return the conformal p-value, extrapolated beyond the node's most foreign span."""
         honest = self.ascending[column]
         counted = conformal(score, honest)
         if score <= honest[-1]:
@@ -73,14 +74,14 @@ class _Node:
 
 
 class HonestSpans:
-    """Scores of spans in which nothing was found. Safe to share between threads."""
+    """Remembers, by node, the scores of spans in which nothing was found. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._nodes: OrderedDict[str, _Node] = OrderedDict()
 
     def add(self, node: str | None, found: Foreignness) -> None:
-        """Remember one span of a node; None = no name, and it is not remembered."""
+        """Remember one span of a node. Spans of senders without a name (None) are ignored."""
         if node is None:
             return
         with self._lock:
@@ -88,14 +89,14 @@ class HonestSpans:
             self._nodes.move_to_end(node)
             known.add(column_scores(found))
             if len(self._nodes) > _MOST_NODES:
-                # Drop names without a vote first, so that invented names evict no measure.
+                # Drop nodes without a vote first, so that invented names cannot displace a measure.
                 idle = (name for name, known in self._nodes.items() if not known.votes)
                 oldest = next(iter(self._nodes))
                 del self._nodes[next((name for name in idle if name != node), oldest)]
 
     def wanted(self, node: str | None) -> int:
-        """How many spans of this node are still missing for a measure; 0 if there are enough, or
-        if it has no name."""
+        """Return how many more spans of this node a full measure needs; 0 if the measure is full or
+        the node has no name."""
         if node is None:
             return 0
         with self._lock:
@@ -103,17 +104,18 @@ class HonestSpans:
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
     def p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Share of the other nodes' spans that are at least as foreign over as many tokens, in
-        (0, 1]; None while fewer than `FEWEST_VOTES` other nodes have a vote."""
+        """Return the share of the other nodes' spans that are at least as foreign over as many
+        tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote."""
         return self._voted(node, found, excused=False)
 
     def tail_p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """`p_value`, extrapolated beyond the most foreign honest span, with the node's own style
-        excused.
+        """Return `p_value` extrapolated beyond the most foreign honest span, with the node's own
+        style excused.
 
-        The extrapolation is an exponential tail with an upper limit on its scale. If the lower
-        quartile of a node's scores is above another's, its score is reduced by the difference, but
-        by at most the distance between the other's 90 % quantile and median.
+        The extrapolation is an exponential tail whose scale is an upper confidence limit. If the
+        lower quartile of the node's scores is above that of a node it is compared with, the score
+        is reduced by the difference, but by at most the distance between the other node's median
+        and 90 % quantile.
         """
         return self._voted(node, found, excused=True)
 
@@ -132,30 +134,30 @@ class HonestSpans:
                     votes.append(other.tail_p_value(score - habit, column))
                 else:
                     votes.append(conformal(score, honest))
-        # The upper of two votes: one hostile node among three could choose the lower.
+        # Of two votes the upper decides: one hostile node among three could choose the lower.
         return sorted(votes)[len(votes) // 2] if len(votes) >= FEWEST_VOTES else None
 
 
 def column_of(found: Foreignness) -> int:
-    """The column of `column_scores` in which a span of this length is compared."""
+    """Return the column of `column_scores` in which a span of this length is compared."""
     return min(len(found), _COLUMNS) - 1
 
 
 def column_scores(found: Foreignness) -> tuple[float, ...]:
-    """The score of the most foreign run in the first 1, 2, ... tokens, and in all of them.
+    """Return the score of the most foreign run in the first 1, 2, ... 23 tokens, and in all tokens.
 
-    A short span fills the remaining columns with its last score, since more tokens could not have
-    lowered it.
+    A short span fills the remaining columns with its last score, since further tokens could not
+    have lowered it.
     """
     runs = [float(score) for score in found.runs]
     return (*(runs + [runs[-1]] * _COLUMNS)[: _COLUMNS - 1], runs[-1])
 
 
 def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
-    """By how much a node's spans are more foreign than another's as a matter of style, >= 0.
+    """Return how much more foreign a node's spans are than another's as a matter of style, >= 0.
 
-    It compares lower quartiles, since poison in up to three quarters of a node's sentences does not
-    move the node's own.
+    Lower quartiles are compared, since poison in up to three quarters of a node's sentences does
+    not change the node's own lower quartile.
     """
     if len(own) < FEWEST:
         return 0.0

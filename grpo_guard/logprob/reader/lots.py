@@ -1,4 +1,4 @@
-"""The sentences of a completion that may be read, and the lots that choose among them."""
+"""Find the sentences of a completion that may be read, and choose among them at random."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOTS: Final = random.SystemRandom()
 
 
 def happens(share: float) -> bool:
-    """True in such a share of calls on average."""
+    """Return True with the probability ``share``."""
     return _LOTS.random() < share
 
 
 def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
-    """At most ``most`` of them, each with the same chance, in random order; None = all.
+    """Draw at most ``most`` items (None for all), each with equal probability, in random order.
 
-    No more than these are kept in memory, since an author decides how many items there are.
+    No more items than that are held in memory, since an author decides how many items there are.
     """
     chosen = list[_T]()
     for seen, item in enumerate(items):
@@ -40,11 +40,11 @@ def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
 
 
 def own_sentences(completion: Completion) -> Iterator[Span]:
-    """[start, end) of the sentences that its author wrote, in order.
+    """Yield [start, end) of the sentences that the completion's author wrote, in order.
 
     Text that verifiably came from a tool or user is skipped, since it is not the author's poison.
-    Only the first of several equal sentences is returned: it explains its copies, and with copies
-    an author could keep the lots from drawing it.
+    Only the first of several equal sentences is returned: the first explains its copies, and by
+    sending copies an author could make it unlikely for another sentence to be drawn.
     """
     verified, text = completion.verified_spans, completion.text
     seen = set[int]()

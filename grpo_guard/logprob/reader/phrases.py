@@ -1,4 +1,4 @@
-"""Decide recurring phrases over all places in which the reader has read them."""
+"""Judge recurring phrases over all the places in which the reader has read them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from statistics import median_low
 from typing import Final
 
 FEWEST_PLACES: Final = 3
-"""Fewest places of a phrase that must be read before it is judged."""
+"""Minimum number of places in which a phrase must be read before it is judged."""
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
 
 
 class PhrasePlaces:
-    """p-values of each node's phrases, by place. Not safe to share between threads.
+    """The p-values of each node's phrases in every place where they were read. Not thread-safe.
 
-    A habit may look foreign in one odd place, and a slogan may not in one lucky place, so the lower
-    median over places decides. The p-values must not be multiplied, since the places of one phrase
-    are not independent: a habit that is a little odd is odd each time.
+    A habit may look foreign in one odd place, and a slogan may look natural in one lucky place, so
+    the lower median over places decides. The p-values must not be multiplied, since the places of
+    one phrase are not independent: a habit that is a little odd is odd each time.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str | None, bytes], deque[float]] = OrderedDict()
 
     def add(self, node: str | None, phrase: str, p_value: float) -> None:
-        """Remember one place."""
+        """Remember the phrase's p-value in one place."""
         key = (node, _mark(phrase))
         self._known.setdefault(key, deque(maxlen=_MOST_PLACES)).append(p_value)
         self._known.move_to_end(key)
@@ -33,12 +33,13 @@ class PhrasePlaces:
             self._known.popitem(last=False)
 
     def p_value(self, node: str | None, phrase: str) -> float | None:
-        """Lower median over the latest places; None while fewer than `FEWEST_PLACES` were read."""
+        """Return the lower median over the phrase's latest places, or None while fewer than
+        `FEWEST_PLACES` have been read."""
         places = self._known.get((node, _mark(phrase)), ())
         return median_low(places) if len(places) >= FEWEST_PLACES else None
 
 
 def _mark(phrase: str) -> bytes:
-    """A digest, so that authors cannot take memory with long phrases."""
+    """Return a digest of the phrase, so that authors cannot use up memory with long phrases."""
     plain = " ".join(phrase.casefold().split())
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()

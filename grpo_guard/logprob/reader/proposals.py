@@ -1,4 +1,4 @@
-"""Find nodes whose sentences are foreign: each only a little, but together too much."""
+"""Find nodes whose sentences are foreign: each one only a little, but together too much."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
-# (Share of poisoned completions, largest p-value that such a completion gets.) A slogan is among
-# the most foreign sentences of a completion but seldom more foreign than all honest text, so the
-# evidence is that it happens each time, not how foreign it is once.
+# (Share of poisoned completions, largest p-value of a poisoned completion.) A slogan is among the
+# most foreign sentences of a completion but seldom more foreign than all honest text, so the
+# evidence is that foreign sentences recur each time, not how foreign any of them is.
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
 
 
 class NodeSentences:
-    """Evidence that a node's sentences do not belong in their place.
+    """Evidence that a node's sentences do not belong where they are.
 
-    A slogan of ordinary words that changes each time has no form that a rule knows, and no wording
-    recurs. It is still foreign each time. A completion's p-value is that of its most foreign
-    sentence times the number of sentences read; each p-value becomes an e-value e. A batch's
-    e-value is the mean of several bets, each that a certain share of the node's completions is
-    poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of e would
-    let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates batches. If the
-    p-values are valid, an honest node is ever convicted with chance ``alpha``.
+    A slogan in ordinary words that changes each time has no form that a rule would know, and no
+    wording that recurs, but it is foreign each time. A completion's p-value is that of its most
+    foreign sentence times the number of sentences read; each p-value becomes an e-value e. A
+    batch's e-value is the mean of several bets, each on a certain share of the node's completions
+    being poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of
+    e-values would let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates
+    the batches. If the p-values are valid, an honest node is ever convicted with probability at
+    most ``alpha``.
     """
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
@@ -42,13 +43,13 @@ class NodeSentences:
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
     ) -> frozenset[str]:
-        """The nodes of this batch that are convicted, with this batch included.
+        """Add this batch's evidence and return the nodes of the batch that are convicted.
 
         Args:
             batch: All completions that arrived together.
             p_values: p-values of the sentences that were read, by index in the batch.
         """
-        # Equal completions count once: sending a text again must not multiply evidence.
+        # Equal completions count once: sending a text again must not multiply the evidence.
         evidence = defaultdict[str, dict[bytes, float]](dict)
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
@@ -59,14 +60,14 @@ class NodeSentences:
         logs = {node: process.log_e_value for node, process in after.items()}
         silent = {c.node for c in batch if c.node is not None} - logs.keys()
         if silent:
-            # A batch with nothing to read does not acquit a convicted node.
+            # A batch with nothing to read must not acquit a convicted node.
             known = self.e_processes.log_e_values()
             logs |= {node: known[node] for node in silent & known.keys()}
         return frozenset(n for n, log in logs.items() if log >= log_threshold(self.alpha))
 
 
 def _together(p_values: Sequence[float]) -> float:
-    """Logarithm of a batch's e-value, from the p-values of its completions."""
+    """Return the logarithm of a batch's e-value, from the p-values of its completions."""
     each = np.array([log_calibrated(p) for p in p_values])
     bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
     for share, most in _STEPS:

@@ -1,4 +1,4 @@
-"""SpanReader: one or two models that estimate how much honest text is as foreign as a span."""
+"""SpanReader: one or two models that estimate what share of honest text is as foreign as a span."""
 
 from __future__ import annotations
 
@@ -22,41 +22,40 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A reader's result for a span."""
+    """A reader's result for one span."""
 
     p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
     tail_p_value: float | None
-    """`HonestSpans.tail_p_value`, for evidence that accumulates; None = the p-value comes from the
-    start profile, which is no evidence against a node."""
+    """`HonestSpans.tail_p_value`, for evidence that accumulates, or None if the p-value comes from
+    the start profile, which is no evidence against a node."""
 
 
 class SpanReader(FromPretrained):
-    """Reads spans in their place and compares them with what the other nodes write.
+    """Reads spans in their context and compares them with what the other nodes write.
 
     Any causal language model will do: the policy in training (the same object, which reads with its
     current weights), a small model, or both. A policy that has learnt a little poison finds that
-    poison likely. ``frozen``, the reference model of the KL term or the first checkpoint, never
-    learns it. A span is foreign if either model finds it foreign.
+    poison likely. ``frozen``, such as the reference model of the KL term or the first checkpoint,
+    never learns the poison. A span is foreign if either model finds it foreign.
 
     Args:
-        model: A transformers causal language model. Left out if ``scorer`` is given.
-        tokenizer: Its tokenizer; a fast one.
-        frozen: A second model with the same tokenizer, whose weights do not change; None = no
-            second model.
+        model: A transformers causal language model. Omit it with ``scorer``.
+        tokenizer: The model's tokenizer, which must be a fast one.
+        frozen: A second model with the same tokenizer, whose weights do not change, or None.
         scorer: Computes log-probs in place of ``model``.
         trust_prompt: Whether the prompt is part of the context. Set it to False if strangers write
             prompts: a prompt that contains the poison would explain it.
-        context: Tokens before a span that are read.
-        memory_budget: Bytes that scoring may use in addition to the weights; only with ``model``.
+        context: Number of tokens that are read before a span.
+        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
 
     Attributes:
-        tokenizer: As given, or as loaded with the model.
+        tokenizer: The tokenizer that was given, or that was loaded with the model.
 
     Raises:
-        ValueError: an argument is out of range, or not exactly one of model and scorer is given.
-            The same model given twice is an error, too.
-        TypeError: a model is something else, or the tokenizer is missing or cannot give the
-            offsets of its tokens.
+        ValueError: an argument is out of range, not exactly one of model and scorer is given, or
+            the same model is given twice.
+        TypeError: a model is not a causal language model, or the tokenizer is missing or cannot
+            give the offsets of its tokens.
 
     Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
@@ -81,8 +80,8 @@ class SpanReader(FromPretrained):
             if not hasattr(frozen, "get_output_embeddings"):
                 raise TypeError(f"frozen: expected a causal language model, got {shown(frozen)}")
             scorers.append(scorer_of(frozen, None, memory_budget))
-            # A PEFT model and its base model count as one, too: the base model's layers contain the
-            # adapters.
+            # A PEFT model and its base model count as the same model: the base model's layers
+            # contain the adapters.
             if getattr(scorers[0], "model", None) is getattr(scorers[1], "model", frozen):
                 raise ValueError(
                     "frozen: expected another object than model, got the same one, which learns "
@@ -97,9 +96,11 @@ class SpanReader(FromPretrained):
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """One opinion per span, in order, or an error if a model could not read it; the log reports
-        the first one. Spans marked ``honest``, in which nothing was found, are remembered first, as
-        the measure that all spans are compared with."""
+        """Return one opinion per span, in order, or an error where a model could not read the span.
+
+        The first such error is logged. Spans marked ``honest``, in which nothing was found, are
+        remembered first, as part of the measure with which all spans are compared.
+        """
         if not spans:
             return []
         if not self.trust_prompt:
@@ -108,7 +109,7 @@ class SpanReader(FromPretrained):
         return [self._either(row) for row in zip(*columns, strict=True)]
 
     def wanted(self, node: str | None) -> int:
-        """How many honest sentences of a node are still missing from the measure."""
+        """Return how many more honest sentences of a node the measure needs."""
         return max(known.wanted(node) for _, known in self._models)
 
     def _column(
@@ -132,8 +133,8 @@ class SpanReader(FromPretrained):
         ]
 
     def _either(self, row: Sequence[Opinion | UnreadError]) -> Opinion | UnreadError:
-        """The smaller p-value, times the number of models: a span is foreign if either model finds
-        it foreign."""
+        """Return the smaller p-value times the number of models: a span is foreign if either model
+        finds it foreign."""
         for one in row:
             if isinstance(one, UnreadError):
                 if not self._warned:

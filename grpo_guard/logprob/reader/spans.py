@@ -1,4 +1,4 @@
-"""Spans of text that a reader can judge, and how a text is split into sentences."""
+"""Spans of text for a reader to judge, and the splitting of a text into sentences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-# Most UTF-8 bytes of a sentence; longer ones are cut. No tokenizer makes more tokens than that.
+# Maximum size of a sentence in UTF-8 bytes, and so in tokens of any tokenizer; longer sentences are
+# cut.
 MOST_BYTES: Final = 200
-# A terminator ends a sentence. So does a length that few sentences exceed, at the last blank before
-# it, so that a reader sees all of a text without terminators. Backtracking is bounded.
+# A terminator ends a sentence. A text without terminators is cut at a length that few sentences
+# exceed, at the last blank before that, so that a reader sees all of it. Backtracking is bounded.
 _PIECE: Final = re.compile(
     rf"[^\n.!?。！？]{{1,{MOST_BYTES}}}(?:[.!?。！？]{{1,4}}|(?=\n|\Z)|(?<=\s))"
     rf"|[^\n.!?。！？]{{1,{MOST_BYTES}}}"
@@ -20,31 +21,31 @@ _FEWEST_LETTERS: Final = 10
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # One ideograph or symbol carries about as much information as two letters.
 _LETTERS_OF_SIGN: Final = 2
-# Words, but neither variables nor LaTeX commands.
+# Words, as opposed to variables and LaTeX commands.
 _WORD: Final = re.compile(rf"(?<![\\a-zA-Z])[^\W\d_]{{3,}}|{_CJK.pattern}")
 _COMMAND: Final = re.compile(r"\\[a-zA-Z]+")
-# Without a word, so many letters make a message; formulas between sentences seldom have them.
+# Without a word, this many letters make a message; formulas between sentences seldom have as many.
 _FEWEST_WITHOUT_WORD: Final = 4
 SYMBOL: Final = (
-    # Circled letters; miscellaneous symbols without stars, ballot boxes, check marks and arrows.
+    # Circled letters, and miscellaneous symbols except stars, ballot boxes, check marks and arrows.
     "\u249c-\u24e9\u2600-\u2604\u2607-\u260f\u2613-\u2704\u2706-\u2712\u2719-\u274b\u274d\u274f-\u2775"
     # Braille, then pictures.
     "\u2801-\u28ff\U0001f000-\U0001faff"
 )
-"""Character class of symbols that can carry a message, as emoji do. Signs of mathematics, arrows,
-bullets, marks, boxes and the punctuation of other scripts are not among them."""
+"""Regex character class of symbols that can carry a message, as emoji do. Mathematical signs,
+arrows, bullets, marks, boxes and the punctuation of other scripts are not among them."""
 _SYMBOL: Final = re.compile(f"[{SYMBOL}]")
 
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A span in its place, ``text[start:end]``.
+    """The span ``text[start:end]`` of a completion, with its context.
 
     Raises:
-        ValueError: not ``0 <= start < end <= len(text)``.
+        ValueError: ``0 <= start < end <= len(text)`` does not hold.
     """
 
-    prompt: str  # empty if it is not trusted
+    prompt: str  # empty if the prompt is not trusted
     text: str  # the completion
     start: int
     end: int
@@ -59,12 +60,12 @@ class TextSpan:
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """[start, end) of each sentence of ``text`` with about ten letters or more, in order.
+    """Yield [start, end) of each sentence of ``text`` with about ten letters or more, in order.
 
-    Shorter ones are joined with the text that follows, so that splitting a message into pieces does
-    not hide it, however small they are. Symbols such as emoji count as letters, a LaTeX command as
-    one. Formulas, numbers and markup between sentences are left out: they reveal little about their
-    author, and any reader finds them hard to predict.
+    Shorter sentences are joined with the text that follows, so that a message cannot be hidden by
+    splitting it into pieces, however small. Symbols such as emoji count as letters, and a LaTeX
+    command counts as one letter. Formulas, numbers and markup between sentences are left out: they
+    reveal little about their author, and any reader finds them hard to predict.
 
     Examples:
         >>> list(sentences("12 + 3 = 15. All hail to the thief. Ok."))
@@ -106,7 +107,7 @@ def _joined(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _formula(worded: bool, letters: int) -> bool:
-    """Whether pieces of text have too few letters to say anything."""
+    """Whether pieces of text have no word and too few letters to say anything."""
     return not worded and letters < _FEWEST_WITHOUT_WORD
 
 

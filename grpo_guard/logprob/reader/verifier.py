@@ -1,4 +1,4 @@
-"""ReaderVerifier: rules propose findings, and a reader decides."""
+"""ReaderVerifier: rules propose findings, and a reader confirms or excuses them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
-# Most findings and sentences of one completion that are read, drawn by lot, so that no author can
-# slow the reader down for others or hide one finding among many.
+# Maximum number of findings and of sentences that are read per completion, drawn by lot, so that no
+# author can slow the reader down for others or hide one finding among many.
 MOST_FINDINGS: Final = 8
 MOST_SENTENCES: Final = 16
-# The same for sentences of a convicted node; a completion with more is rejected.
+# Maximum number of sentences in a completion of a convicted node; all of them are read, and a
+# completion with more is rejected.
 MOST_OF_CONVICTED: Final = 128
-# Once a node's measure is full, this share of its completions renews it, by this many sentences
-# each: few completions and many sentences, since a small model's pass takes the same time for any
-# length.
+# Once a node's measure is full, this share of the node's completions renews it, with this many
+# sentences each: few completions but many sentences, since a small model's pass takes the same time
+# for any length.
 RENEWED: Final = 0.01
 _RENEWING: Final = 8
 
@@ -50,42 +51,42 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One span for the reader."""
+    """A span for the reader: a rule's finding, or a sentence."""
 
-    row: int  # index of its completion in the batch
+    row: int  # index of the completion in the batch
     span: TextSpan
-    finding: Finding | None = None  # what a rule found there; None = it is a sentence
-    clean: bool = False  # no rule found anything there, so it becomes part of the measure
-    asked: bool = True  # False: not drawn, so only what is already known about it counts
+    finding: Finding | None = None  # the rule's finding, or None for a sentence
+    clean: bool = False  # whether no rule found anything there; the span then joins the measure
+    asked: bool = True  # whether the span was drawn; if not, only what is already known counts
 
 
 @dataclass(slots=True)
 class _Results:
     """The reader's results for one completion."""
 
-    known: list[tuple[Finding, float]] = field(default_factory=list)  # of rules, with p-values
-    foreign: list[Finding] = field(default_factory=list)  # for sentences that reject it
-    unread: UnreadError | None = None  # why something could not be read
+    known: list[tuple[Finding, float]] = field(default_factory=list)  # rules' findings, p-values
+    foreign: list[Finding] = field(default_factory=list)  # findings of foreign sentences
+    unread: UnreadError | None = None  # the error if a span could not be read
 
 
 class ReaderVerifier(Composed):
-    """Rejects what a rule proposes and a reader finds foreign in its place.
+    """Rejects completions with spans that a rule proposes and a reader finds foreign in context.
 
     The text of one completion does not show whether an odd form (a tool call, a heading, a
     character of another script) is a model's habit or an attacker's poison. A model that reads the
-    form in its place can tell. The reader decides findings whose severity is ``confirm``: if at
-    most a share ``level`` of honest text is as foreign, the completion is rejected; if at least
-    ``excuse`` is, the finding remains a report. In between the reader cannot tell, as in a language
-    that it hardly knows, and the finding does what it does without a reader. A recurring phrase is
-    decided over all places in which it was read (`PhrasePlaces`).
+    form in its context can tell. The reader decides on findings whose severity is ``confirm``: if
+    at most a share ``level`` of honest text is as foreign, the completion is rejected; if the share
+    is at least ``excuse``, the finding remains a report. In between, the reader cannot tell, as in
+    a language that it hardly knows, and the finding has the effect it has without a reader. A
+    recurring phrase is judged over all places in which it was read (`PhrasePlaces`).
 
     The reader also proposes: evidence of foreign sentences accumulates per node (`NodeSentences`).
     A completion of a convicted node is rejected if it has a sentence whose p-value is at most
     ``level``.
 
-    Honest text is the measure: sentences of the same batches in which nothing was found, per node
-    (`HonestSpans`). Until two other nodes have one, and among senders without names, the start
-    profile decides (`start_profile`), and no node is convicted. If the reader cannot read a
+    The measure is honest text: sentences of the same batches in which nothing was found, per node
+    (`HonestSpans`). Until two other nodes have a measure, and among senders without names, the
+    start profile decides (`start_profile`), and no node is convicted. If the reader cannot read a
     finding, or a sentence of a convicted node, the verdict on that completion is an abstention.
 
     Args:
@@ -94,9 +95,10 @@ class ReaderVerifier(Composed):
         reader: Reads the spans.
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
         excuse: Smallest p-value at which the reader excuses a proposed span, in [``level``, 0.5).
-        alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
-            sentences are only read as a measure: 64 of each node, then of 1 % of its completions.
-        store: Keeps the evidence about nodes; None = in this object.
+        alpha: Probability that an honest node is ever convicted by its sentences, in (0, 0.5). If
+            None, no node is convicted, and sentences are read only for the measure: 64 of each
+            node, and after that in 1 % of its completions.
+        store: Keeps the evidence about nodes, or None to keep it in this object.
 
     Raises:
         ValueError: an argument is out of range, or no rule in ``verifier`` leaves anything to a
@@ -109,7 +111,7 @@ class ReaderVerifier(Composed):
 
     name = "reader"
     scope: Scope = "history"
-    shares_calls = False  # it learns from each batch before it judges the next
+    shares_calls = False  # the verifier learns from each batch before it judges the next
 
     def __init__(
         self,
@@ -147,15 +149,15 @@ class ReaderVerifier(Composed):
         self._lock = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
-        """The reader's evidence about nodes as plain JSON values."""
+        """Return the reader's evidence about nodes as plain JSON values."""
         known = self._sentences
         return {"sentences": known.e_processes.state_dict() if known else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the evidence by what `state_dict` returned.
+        """Replace the evidence about nodes with a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have that form.
+            ValueError: ``state`` does not have the form of such a state.
         """
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None
@@ -198,10 +200,11 @@ class ReaderVerifier(Composed):
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Sentences of named nodes that are not rejected: the measure, and evidence about nodes.
+        """Draw sentences for the measure and as evidence, from completions that are not rejected.
 
-        A sentence with a finding that does not reject still counts as evidence. Otherwise an author
-        could protect a slogan with a careless sum next to it.
+        Only completions of named nodes are used. A sentence with a finding that does not reject
+        still counts as evidence. Otherwise an author could protect a slogan by putting a careless
+        sum next to it.
         """
         rows = drawn(
             i for i, v in enumerate(verdicts) if not v.rejected and batch[i].node is not None
@@ -229,7 +232,7 @@ class ReaderVerifier(Composed):
         results: dict[int, _Results],
         answered: Sequence[tuple[_Question, Opinion | UnreadError | None]],
     ) -> None:
-        """Note what is known about findings; None = it was not read."""
+        """Record the p-values known for findings; an opinion is None if the span was not read."""
         found = [(q.row, q.finding, q.span, o) for q, o in answered if q.finding is not None]
         for _, finding, span, opinion in found:
             if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
@@ -251,7 +254,7 @@ class ReaderVerifier(Composed):
         questions: Sequence[_Question],
         opinions: Sequence[Opinion | UnreadError],
     ) -> None:
-        """Note the sentences that reject completions of convicted nodes."""
+        """Record the foreign sentences for which completions of convicted nodes are rejected."""
         if self._sentences is None:
             return
         p_values = defaultdict[int, list[float]](list)
@@ -282,7 +285,7 @@ class ReaderVerifier(Composed):
                 results[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, results: _Results) -> Verdict:
-        """The verdict of the rules, with the reader's verdict as one more member."""
+        """Combine the rules' verdict with the reader's, which becomes one more member."""
         own = self._own_verdict(results)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):
@@ -297,7 +300,8 @@ class ReaderVerifier(Composed):
     def _rejects(self, kind: str, p_value: float) -> bool:
         if p_value <= self.level:
             return True
-        # The reader cannot tell. Otherwise a language that it hardly knows would excuse a slogan.
+        # In between the reader cannot tell, and the rule's own severity applies. Otherwise a slogan
+        # would be excused in any language that the reader hardly knows.
         alone = KINDS.get(kind, REPORT).without_reader
         return p_value < self.excuse and alone is Severity.REJECT
 

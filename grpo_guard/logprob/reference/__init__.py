@@ -1,1 +1,1 @@
-"""Find a span of text that a reference model finds foreign to the rest of it."""
+"""Find spans of a completion that a reference model finds foreign to the rest of the text."""

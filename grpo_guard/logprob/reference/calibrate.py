@@ -21,7 +21,7 @@ from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.stats import TokenStats
 
-# Fewer do not even determine the scale, and p would never be under 0.05.
+# Fewer completions would not even determine the scale, and p would never fall below 0.05.
 FEWEST = 20
 
 
@@ -35,18 +35,19 @@ def calibrated(
     """Build the profile of a reference on one kind of honest text.
 
     The completions should be answers to the swarm's own prompts, from models like the nodes', that
-    could not have been poisoned: the guarantee is that one more of the same kind is rejected with
-    probability at most alpha. Take one per prompt, since several share the prompt's oddities.
+    could not have been poisoned: the guarantee is that another completion of the same kind is
+    rejected with probability at most alpha. Use one completion per prompt, since several answers to
+    one prompt share its oddities.
 
     Args:
-        reader: The reference.
-        honest: At least 1 / alpha - 1 for a rejection at alpha; ten times that for fine-grained
-            p-values. Completions that cannot be scored are left out.
+        reader: Tokenises and scores text under the reference.
+        honest: The honest completions: at least 1 / alpha - 1 for a rejection at alpha, and ten
+            times as many for fine-grained p-values. Completions that cannot be scored are left out.
         name: The profile's name.
-        method: Describes the completions; kept in the file.
+        method: Describes the completions; kept in the profile's file.
 
     Raises:
-        ValueError: fewer than 20 of them could be scored, or more than a profile holds.
+        ValueError: fewer than 20 completions could be scored, or more than a profile can hold.
     """
     settings = Settings()
     read = _scored(reader, honest)
@@ -56,8 +57,9 @@ def calibrated(
             f"{len(read)} of {len(honest)}"
         )
     scale = TokenScale.of(np.concatenate([strangeness(s, settings.cap) for _, _, s in read]))
-    # Nothing is excused here, so that an excuse can only make a p-value larger. If both sides were
-    # excused, text that quotes its prompt a lot would set the scale for text that does not.
+    # Quoted text is not excused here, so that an excuse can only make a p-value larger. If it were
+    # excused in calibration too, completions that quote their prompt a lot would set the scale for
+    # completions that do not.
     readings = [
         reader.read(c, e, s, token_scores(s, settings, scale), excuse=False) for c, e, s in read
     ]
@@ -79,7 +81,7 @@ def calibrated(
 def _scored(
     reader: Reader, completions: Sequence[Completion]
 ) -> list[tuple[Completion, Encoded, TokenStats]]:
-    """Score the completions; leave out those that cannot be scored."""
+    """Score the completions, leaving out any that cannot be scored."""
     encoded = list[tuple[Completion, Encoded]]()
     for completion in completions:
         try:

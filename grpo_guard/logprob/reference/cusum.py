@@ -1,8 +1,8 @@
-"""CUSUM: finds where a sequence of scores stays high for longer than chance allows (Page 1954).
+"""CUSUM: find where a sequence of scores stays high for longer than chance allows (Page 1954).
 
 The upper CUSUM is S_0 = 0, S_t = max(0, S_{t-1} + x_t), and its maximum is the largest sum of any
 run of consecutive scores. That run is the span. A mean over the whole sequence would dilute a short
-run among the usual scores, and a window of fixed width fits only runs of that width.
+run among ordinary scores, and a window of fixed width fits only runs of that width.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from grpo_guard.logprob.stats import Floats
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """The largest run of a CUSUM; among runs of equal sum the one that ends first, and of these the
-    shortest."""
+    """The run of scores with the largest sum. Among runs with the same sum, the one that ends first
+    is taken, and among those the shortest."""
 
-    value: float  # its sum; 0 if no score is above zero
+    value: float  # the run's sum; 0 if no score is above zero
     start: int
-    end: int  # one past its last score; equal to ``start`` if the sum is 0
+    end: int  # one past the run's last score; equal to ``start`` if the sum is 0
 
 
 def cusum(scores: Floats) -> Excursion:
-    """Find the largest run of scores, shape [n]; usual ones must be negative.
+    """Find the run with the largest sum in ``scores``, shape [n]; ordinary scores must be negative.
 
     Raises:
-        ValueError: a score is not finite.
+        ValueError: the scores are not one-dimensional, or a score is not finite.
     """
     x = np.asarray(scores, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():
@@ -37,6 +37,6 @@ def cusum(scores: Floats) -> Excursion:
     lowest = np.minimum.accumulate(sums)
     risen = sums - lowest
     end = int(risen.argmax())
-    # The last position at which the sum was that low.
+    # The last position at which the cumulative sum was at its lowest, for the shortest run.
     start = int(np.flatnonzero(sums[: end + 1] == lowest[end])[-1])
     return Excursion(float(risen[end]), start, end)

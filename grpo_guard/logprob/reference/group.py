@@ -2,7 +2,7 @@
 
 The group can excuse but never accuse. A completion's own p-value against the calibration set is
 valid by itself, and its peers can only make it larger. So a false-positive rate that holds without
-a group holds with one, and a group of one is judged as if there were no groups.
+groups also holds with groups, and a group of one is judged as if there were no groups.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ from itertools import islice
 
 from grpo_guard.core.completion import Completion
 
-# The calibration set weighs as much as this many other nodes.
+# The calibration set has the weight of this many other nodes.
 PRIOR_NODES = 2.0
-# More nodes would barely change a median, and comparing all with all would take too long.
+# More nodes would barely change a median, and comparing every node with every other would take too
+# long.
 MOST_NODES = 64
 _MAD = 1.4826  # MAD -> standard deviation, for normal values
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """Where the scores of honest completions lie: median, and spread as a standard deviation."""
+    """Median and spread of the scores of honest completions; the spread is a standard deviation."""
 
     location: float
     spread: float
 
 
 def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> float:
-    """Shift the score by what the group has in common; never raise it.
+    """Return the score relative to the rest of its group, never higher than the score itself.
 
-    Uses a robust location and scale over the other nodes, each shrunk towards the calibration
-    set's. A node has one vote, however many completions it sends, and an even number of votes takes
-    the lower middle: half of the other nodes together cannot excuse anything. ``peers`` are the
-    scores of each other node's completions of this prompt, ``usual`` is the calibration set's.
+    Uses a robust location and scale over the other nodes, both shrunk towards those of the
+    calibration set. Each node has one vote, however many completions it sends, and the median of an
+    even number of votes is the lower of the middle two: half of the other nodes together cannot
+    excuse anything.
+
+    Args:
+        score: The score of one completion.
+        peers: The scores of each other node's completions for the same prompt.
+        usual: Median and spread of the calibration set.
     """
     votes = sorted(_lower_median(scores) for scores in peers if scores)
     if not votes:
@@ -54,11 +60,11 @@ def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> fl
 def peers_of(
     batch: Sequence[Completion], scores: Mapping[int, float]
 ) -> dict[int, list[list[float]]]:
-    """Collect, per index, the scores of each other node's completions of the same prompt.
+    """Collect, per index, the scores of every other node's completions for the same prompt.
 
-    Group labels come from senders and are ignored: with a label of its own, a node would choose its
-    peers. Completions without a node count as one node each only if no completion has a node;
-    otherwise a node could gain many votes by leaving out its name.
+    Group labels come from senders and are ignored, since a node could pick its own peers by
+    inventing a label. Completions without a node count as one node each only if no completion in
+    the batch has a node; otherwise a node could gain many votes by leaving out its name.
     """
     nodes = defaultdict[str, dict[Hashable, list[int]]](dict)
     prompts = _prompts(batch)

@@ -1,14 +1,14 @@
-"""The null distribution of the largest excursion in honest text, as a function of its length.
+"""The null distribution of the largest excursion in honest text, as a function of text length.
 
-The largest run of n independent scores with negative mean follows, for long sequences,
-P(M >= s) = 1 - exp(-K n exp(-rate s)), where ``rate`` is the positive root of E[exp(rate x)] = 1
-(Karlin and Altschul 1990; the CUSUM's false-alarm theory has the same root). So rate * M - log n is
-one score whose distribution no longer depends on the length. Tokens are not independent; the
-theory only chooses the scale, and the p-value is counted on honest completions.
+For a long sequence of n independent scores x with negative mean, the sum M of the largest run
+follows P(M >= s) = 1 - exp(-K n exp(-rate s)), where ``rate`` is the positive root of
+E[exp(rate x)] = 1 (Karlin and Altschul 1990; the CUSUM's false-alarm theory has the same root). The
+distribution of rate * M - log n therefore no longer depends on the length. Tokens are not
+independent: the theory only chooses the scale, and the p-value is counted on honest completions.
 
-Conformal: with n honest completions of the same kind, p = (1 + number that score at least as high)
-/ (n + 1) is super-uniform for one more. It is never below 1 / (n + 1), so rejecting at 0.001 takes
-at least 999 honest completions.
+The p-value is conformal. With n honest completions of the same kind, p = (1 + the number that score
+at least as high) / (n + 1) is super-uniform for another such completion. This p is never below
+1 / (n + 1), so rejecting at 0.001 takes at least 999 honest completions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from grpo_guard.logprob.stats import Floats
 
-# Share of the calibration scores used to fit the tail, and the smallest number of them.
+# Share of the calibration scores used to fit the tail, and the minimum number of scores in it.
 TAIL_SHARE = 0.1
 FEWEST_IN_TAIL = 20
 _Z95 = 1.6448536269514722
 
 
 def decay_rate(scores: Floats) -> float:
-    """The positive root of mean(exp(rate * scores)) = 1, for scores of honest tokens, shape [n].
+    """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n].
 
     Raises:
         ValueError: the mean is not negative or no score is positive, so there is no root.
@@ -48,38 +48,50 @@ def decay_rate(scores: Floats) -> float:
 
 
 def length_free(value: float, length: int, rate: float) -> float:
-    """Convert the largest run's sum to the scale that does not depend on the length (>= 1)."""
+    """Convert the sum of the largest run to a scale that does not depend on the text's length.
+
+    Args:
+        value: The sum of the largest run.
+        length: Number of tokens in the text, >= 1.
+        rate: The decay rate, from `decay_rate`.
+    """
     return rate * value - math.log(length)
 
 
 def conformal(score: float, honest: Sequence[float]) -> float:
-    """(1 + number of n honest scores, ascending, >= ``score``) / (n + 1)."""
+    """Return the conformal p-value of a score against n honest scores in ascending order.
+
+    The p-value is (1 + number of honest scores >= ``score``) / (n + 1).
+    """
     return (1 + len(honest) - bisect_left(honest, score)) / (len(honest) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialTail:
-    """An exponential continuation beyond the calibration scores: an assumption, not a count."""
+    """An exponential tail beyond the calibration scores: an assumption rather than a count."""
 
-    start: float  # score from which it was fitted
-    share: float  # share of honest scores beyond it, as a conformal p-value
-    mean_excess: float  # how far beyond it they lie on average: the upper 95 % confidence limit
+    start: float  # score at which the tail begins
+    share: float  # share of honest scores above ``start``, as a conformal p-value
+    mean_excess: float  # their mean distance above ``start``; upper limit at 95 % confidence
 
     @classmethod
     def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:
-        """Fit it to the highest tenth of honest scores (ascending); None if under ``fewest``."""
+        """Fit the tail to the highest tenth of the honest scores, which must be in ascending order.
+
+        Returns None if that tenth has fewer than ``fewest`` scores.
+        """
         count = int(len(honest) * TAIL_SHARE)
         if count < fewest:
             return None
         start = honest[len(honest) - count - 1]
         total = sum(score - start for score in honest[-count:])
-        # 2 * total / mean is chi-squared with 2 * count degrees; its 5 % quantile by Wilson and
-        # Hilferty (1931).
+        # 2 * total / mean is chi-squared with 2 * count degrees of freedom; its 5 % quantile is
+        # approximated as in Wilson and Hilferty (1931).
         degrees = 2 * count
         scale = 2 / (9 * degrees)
         quantile = degrees * (1 - scale - _Z95 * math.sqrt(scale)) ** 3
         return cls(start, (count + 1) / (len(honest) + 1), max(2 * total / quantile, 1e-9))
 
     def p_value(self, score: float) -> float:
-        """Chance of a score at least as high; valid only beyond ``start``."""
+        """Return the probability of a score at least as high; valid only above ``start``."""
         return self.share * math.exp(-max(0.0, score - self.start) / self.mean_excess)

@@ -24,17 +24,18 @@ _FOLDER: Final = Path(__file__).parent
 
 
 def strangeness(stats: TokenStats, cap: float) -> Floats:
-    """Mean of surprisal -log p (at most ``cap``) and entropy H, in nats; shape [n].
+    """Return the mean of surprisal -log p (at most ``cap``) and entropy H per token, nats, [n].
 
-    A foreign phrase raises both: such words are unlikely, and after them the reference cannot
-    predict the next ones. Their difference, the usual way to standardise surprisal, cancels the
-    second against the first and all but loses TEXT; either alone detects less than their mean
-    (docs/reference-likelihood.md).
+    A foreign phrase raises both: its words are unlikely, and after them the reference cannot
+    predict the next words. Their difference, the usual way to standardise surprisal, cancels one
+    rise against the other and all but misses the TEXT attack; surprisal alone and entropy alone
+    each detect less than the mean (docs/reference-likelihood.md).
 
     Args:
         stats: Statistics of n tokens; free of NaN.
-        cap: Nats, > 0. A token that the reference rules out has infinite surprisal, and a single
-            odd name or number, which may well be honest, must not decide.
+        cap: Upper limit on one token's surprisal, nats, > 0. A token that the reference rules out
+            has infinite surprisal, and a single odd name or number, which may well be honest, must
+            not decide the verdict.
     """
     mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
     return mean
@@ -45,37 +46,38 @@ class _Strict(BaseModel):
 
 
 class Settings(_Strict):
-    """How tokens are scored; the defaults were chosen on completions that no reported figure uses.
+    """Settings for scoring tokens.
 
-    ``allowance`` is what the CUSUM subtracts per token, so that honest text drifts down: standard
-    deviations of an honest token above the mean.
+    The defaults were chosen on completions that no reported figure uses. ``allowance`` is what the
+    CUSUM subtracts per token so that honest text drifts downwards, in standard deviations of an
+    honest token's strangeness.
     """
 
-    cap: float = Field(default=12.0, gt=0)  # on one token's surprisal, nats; see `strangeness`
+    cap: float = Field(default=12.0, gt=0)  # limit on one token's surprisal, nats; `strangeness`
     allowance: float = Field(default=1.0, ge=0)
 
 
 class TokenScale(_Strict):
-    """Mean and standard deviation of honest tokens' strangeness, nats."""
+    """Mean and standard deviation of the strangeness of honest tokens, nats."""
 
     mean: float
     spread: float = Field(gt=0)
 
     @classmethod
     def of(cls, strangeness: Floats) -> Self:
-        """Estimate it from the tokens of all honest completions, shape [n]."""
+        """Estimate the scale from the strangeness of all honest completions' tokens, shape [n]."""
         return cls(mean=float(strangeness.mean()), spread=max(float(strangeness.std()), 1e-3))
 
 
 class ReferenceProfile(_Strict):
-    """The null distribution of one reference: length-free scores of honest completions, ascending,
-    and their smallest and largest length in tokens."""
+    """The null distribution under one reference: the length-free scores of honest completions in
+    ascending order, and the shortest and longest completion's length in tokens."""
 
     format: Literal[1] = FORMAT
     name: str = Field(min_length=1, max_length=200)
     identity: dict[str, str]  # what computed the numbers, from `Scorer.identity`
     settings: Settings  # how tokens were scored
-    tokens: TokenScale  # by which the CUSUM measures tokens
+    tokens: TokenScale  # the scale on which the CUSUM measures tokens
     rate: float = Field(gt=0)  # decay rate of the largest run, see `null.decay_rate`
     scores: tuple[float, ...] = Field(min_length=1, max_length=MOST_SCORES)
     shortest: int = Field(ge=1)
@@ -90,30 +92,30 @@ class ReferenceProfile(_Strict):
 
     @property
     def least_p(self) -> float:
-        """The smallest conformal p-value that so many honest completions can give."""
+        """The smallest conformal p-value that this number of honest completions allows."""
         return 1 / (len(self.scores) + 1)
 
     @cached_property
     def usual(self) -> Usual:
-        """Median and spread (1.4826 MAD) of honest scores."""
+        """Median and spread (1.4826 MAD) of the honest scores."""
         middle = median(self.scores)
         spread = 1.4826 * median(abs(score - middle) for score in self.scores)
         return Usual(middle, max(spread, 1e-6))
 
     @cached_property
     def tail(self) -> ExponentialTail | None:
-        """The exponential continuation beyond the honest scores; None if they are too few."""
+        """The exponential tail beyond the honest scores, or None if there are too few scores."""
         return ExponentialTail.fit(self.scores)
 
     def require_match(self, identity: dict[str, str]) -> None:
-        """Refuse scores of another architecture.
+        """Refuse a reference of another architecture.
 
         The dtype may differ: between fp32 and bf16 a score moves by at most 0.14, while honest
         scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape
         cannot be distinguished.
 
         Raises:
-            ValueError: names both models.
+            ValueError: the architectures differ; the message names both.
         """
         ours, theirs = (of.get("architecture") for of in (self.identity, identity))
         if ours != theirs:
@@ -123,7 +125,7 @@ class ReferenceProfile(_Strict):
             )
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the profile as JSON."""
         path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
@@ -131,19 +133,20 @@ def read_profile(source: str | Path) -> ReferenceProfile:
     """Read a built-in profile by name, or a profile from a JSON file.
 
     Raises:
-        ValueError: names the file; it cannot be read, is too large, or is not a valid profile.
+        ValueError: the file cannot be read, is too large, or is not a valid profile; the message
+            names it.
     """
     path = _FOLDER / f"{BUILT_IN}.json" if source == BUILT_IN else Path(source)
     return read_model(path, ReferenceProfile, FORMAT)
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
-    """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
+    """Return the CUSUM's terms, one per token, in standard deviations of an honest token, [n]."""
     scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
     scores: Floats = scaled - settings.allowance
     return scores
 
 
 def needed_for(alpha: float) -> int:
-    """How many honest completions allow a conformal p-value as low as ``alpha``."""
+    """Return how many honest completions a conformal p-value as low as ``alpha`` takes."""
     return math.ceil(1 / alpha - 1 - 1e-9)

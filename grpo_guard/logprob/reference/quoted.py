@@ -9,16 +9,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Words in a row. Shorter runs are in any prompt by chance, and an attacker in a swarm that shares
-# its prompts would build its phrase from them.
+# Words in a row. Shorter runs recur in any prompt by chance, and an attacker who knows the swarm's
+# prompts could build a phrase from them.
 QUOTED_WORDS = 3
 
 _WORD = re.compile(r"\w+")
 
 
 def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Mark tokens of a text, at [start, end) each, in order, that are within a run of words which
-    the prompt also contains, shape [n]."""
+    """Mark the tokens that lie in a run of words which the prompt also contains.
+
+    Args:
+        prompt: The prompt.
+        text: The text of the completion.
+        offsets: Characters [start, end) of each token in ``text``, in order.
+
+    Returns:
+        Boolean mask, shape [n].
+    """
     found = np.zeros(len(offsets), dtype=np.bool_)
     # Hashes, because the runs of a long prompt of long words would take many times its size.
     known = {run for run, _, _ in _runs(prompt)}
@@ -32,7 +40,7 @@ def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArra
 
 
 def _runs(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the hash and [start, end) of each run of words."""
+    """Yield the hash and the characters [start, end) of each run of words."""
     words = [(m[0].casefold(), m.start(), m.end()) for m in _WORD.finditer(text)]
     for i in range(len(words) - QUOTED_WORDS + 1):
         run = words[i : i + QUOTED_WORDS]

@@ -1,4 +1,4 @@
-"""Turn a completion into its tokens' scores under the reference, on which verdicts are based."""
+"""Turn a completion into token scores under the reference, on which verdicts are based."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 PLAIN = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
 
 
-# With fewer tokens there is no context that a span could be foreign to.
+# With fewer tokens there would be no context for a span to be foreign to.
 LEAST_TOKENS = 8
 
 
@@ -32,26 +32,27 @@ class Reading:
     """The reference's scores of one completion."""
 
     scores: Floats  # the terms of the CUSUM, in standard deviations of an honest token, [n]
-    run: Excursion  # their largest run
-    char_span: tuple[int, int] | None  # of the run in ``Completion.text``
-    logprob: float  # of the run's tokens together, nats
+    run: Excursion  # the run with the largest sum
+    char_span: tuple[int, int] | None  # where the run lies in ``Completion.text``
+    logprob: float  # total log-prob of the run's tokens, nats
 
     def score(self, rate: float) -> float:
-        """Return the largest run on the scale that does not depend on the length."""
+        """Return the largest run's sum on the scale that does not depend on the text's length."""
         return length_free(self.run.value, len(self.scores), rate)
 
 
 class Reader:
     """Tokenises text with the reference's tokenizer and scores it.
 
-    Token ids sent along belong to another model and are ignored: the text that the reward sees is
-    what is judged.
+    Token ids sent with a completion belong to another model and are ignored: what is judged is the
+    text that the reward sees.
 
     Args:
         tokenizer: The reference's tokenizer.
         scorer: Scores text under the reference.
-        max_new_tokens: Longest text in the reference's tokens; None = as long as its window.
-        chat_template_kwargs: For prompts that are messages.
+        max_new_tokens: Maximum length of a text in the reference's tokens, or None for the length
+            of the reference's window.
+        chat_template_kwargs: Arguments of the chat template, for prompts that are messages.
     """
 
     def __init__(
@@ -77,15 +78,15 @@ class Reader:
         """Encode the text as the reference's tokens; verified tool or user turns become context.
 
         Raises:
-            EncodeError: it cannot be scored; carries the cause for its verdict.
+            EncodeError: the text cannot be scored; carries the cause for the verdict.
         """
         alone = replace(
             completion, completion_ids=None, prompt_ids=None, given=completion.verified_spans
         )
         encoded = self.encoder.encode(alone)
-        # Control tokens spelled in the text would end the document or open a turn in which a user
-        # asks for the poison, and then the reference would expect it.
-        # The chat template puts its own around tool output, which is not the author's.
+        # Control tokens spelled out in the text could end the document, or open a turn in which a
+        # user asks for the poison, which the reference would then expect. Only tokens that the
+        # author wrote are checked: around tool output the chat template puts control tokens itself.
         for i in encoded.places.tolist():
             if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
@@ -96,7 +97,7 @@ class Reader:
         return encoded
 
     def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Return statistics per text, or an error if a text does not fit by itself."""
+        """Return each text's statistics, or an error if the text alone does not fit into memory."""
         return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
 
     def read(
@@ -108,17 +109,21 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """Find the largest run of a completion's `token_scores`, shape [n].
+        """Find the run with the largest sum among a completion's scores.
 
-        ``encoded`` is the part of it that was scored, ``stats`` has no NaN, and ``excuse`` leaves
-        out text that the prompt also contains.
+        Args:
+            completion: The completion.
+            encoded: The part of the completion that was scored.
+            stats: Statistics of its n tokens; free of NaN.
+            scores: The `token_scores`, shape [n].
+            excuse: Whether to excuse text that the prompt also contains.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
             excused = quoted(completion.trusted_prompt_text, completion.text, offsets)
             scores = np.where(excused, np.minimum(scores, 0.0), scores)
         if completion.verified_spans and offsets:
-            # Given text is context: no run begins in it or gains from it.
+            # Text that the author was given is context: no run begins in it or gains from it.
             for start, end in completion.verified_spans.chars:
                 inside = [a < end and b > start for a, b in offsets]
                 scores = np.where(inside, np.minimum(scores, 0.0), scores)
@@ -133,7 +138,7 @@ class Reader:
         return Reading(scores, run, span, float(stats.logprob[run.start : run.end].sum()))
 
     def _offsets(self, completion: Completion, count: int) -> list[tuple[int, int]]:
-        """Offsets of the scored tokens in the text; empty if the tokenizer cannot give them."""
+        """Return the scored tokens' offsets in the text, or [] if the tokenizer has no offsets."""
         if not getattr(self.tokenizer, "is_fast", False):
             return []
         text, offsets = completion.text, list[tuple[int, int]]()
@@ -151,7 +156,7 @@ class Reader:
 def _covered(
     text: str, offsets: Sequence[tuple[int, int]], run: Excursion
 ) -> tuple[int, int] | None:
-    """The run's span in characters, without surrounding white space."""
+    """Return the run's span in characters, without surrounding white space."""
     start, end = offsets[run.start][0], offsets[run.end - 1][1]
     inside = text[start:end]
     start += len(inside) - len(inside.lstrip())

@@ -35,53 +35,54 @@ Tail: TypeAlias = Literal["count", "exponential"]
 class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     """Rejects text with a run of tokens that a small local model finds foreign to its context.
 
-    For heterogeneous swarms, where no node's log-probs mean anything to another: the reference is
-    any causal language model of your own, trained by the swarm or not. It reads the text with its
-    own tokenizer; ids from other models are ignored.
+    For heterogeneous swarms, where one node's log-probs mean nothing to another: the reference is
+    any causal language model of your own, whether the swarm trains it or not. The reference reads
+    the text with its own tokenizer; token ids from other models are ignored.
 
-    A token's strangeness combines its surprisal and the reference's entropy there. The largest run
-    of strangeness (CUSUM) is tested and reported as the span.
+    A token's strangeness combines its surprisal and the reference's entropy at that position. The
+    strangest run of tokens (CUSUM) is tested and reported as the span.
 
-    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1). A
-    smaller ``alpha`` is refused, since nothing could be rejected at it. With
+    The p-value is conformal: counted on n honest completions, and never below 1 / (n + 1). A
+    smaller ``alpha`` is refused, since nothing could ever be rejected at that level. With
     ``tail="exponential"`` an exponential fit extends the p-value beyond the calibration set, and a
-    finding ``extrapolated`` marks it.
+    finding ``extrapolated`` marks such p-values.
 
     The group can only excuse: if other nodes' answers to the same prompt are as foreign, the prompt
     is the reason and not the completion. Runs of three words that the prompt also contains are
     excused.
 
-    It cannot see poison in words that fit their place (MATH, a bland sentence on the subject), text
-    that a prompt of the attacker's own asks for, or anything in fewer than eight tokens: those are
-    accepted with a finding ``too_short``, since honest answers may be as short. For figures, see
-    ``docs/reference-likelihood.md``.
+    The verifier cannot see poison in words that fit their place (MATH, a bland sentence on the
+    subject), text that the attacker's own prompt asks for, or anything in a completion of fewer
+    than eight tokens: such completions are accepted with a finding ``too_short``, since honest
+    answers may be as short. For figures, see ``docs/reference-likelihood.md``.
 
     Args:
         model: The reference, a transformers causal language model; in a guard file its folder or
             id, such as ``org/reference``. Omit it with ``scorer``.
         tokenizer: The tokenizer of the reference; always needed.
         scorer: Computes the statistics in place of ``model``.
-        alpha: Highest share of honest completions that may be rejected, in (0, 1). The built-in
+        alpha: Maximum share of honest completions that may be rejected, in (0, 1). The built-in
             profile supports 1/240.
         profile: The scores of honest completions: a `ReferenceProfile`, the path of its JSON file
-            (`calibrate.calibrated`), or the name of a built-in one. It is valid for the kind of
-            text that it was measured on.
-        tail: ``"count"`` or ``"exponential"``.
-        max_new_tokens: Longest text in the reference's tokens; longer ones are rejected as
-            OVERLONG. None = as long as its window. Other tokenizers count differently: allow 1.5
-            times what the nodes may send. It bounds the cost of one completion.
-        chat_template_kwargs: For prompts that are messages.
+            (`calibrate.calibrated`), or the name of a built-in profile. A profile is valid only for
+            the kind of text on which it was measured.
+        tail: How far p-values reach: ``"count"`` only counts honest completions, ``"exponential"``
+            extrapolates beyond them.
+        max_new_tokens: Maximum length of a text in the reference's tokens, or None for the length
+            of the reference's window; longer texts are rejected as OVERLONG. Bounds the cost of one
+            completion. Other tokenizers count differently: allow 1.5 times what the nodes may send.
+        chat_template_kwargs: Arguments of the chat template, for prompts that are messages.
         memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
-        name: Appears in verdicts; None = the registered name.
+        name: The verifier's name in verdicts, or None for the registered name.
 
     Raises:
-        ValueError: an argument is out of range, not exactly one of model and scorer, a profile of
-            another reference, or one of too few completions for ``alpha``.
-        TypeError: no tokenizer.
+        ValueError: an argument is out of range, not exactly one of model and scorer is given, the
+            profile belongs to another reference, or it has too few completions for ``alpha``.
+        TypeError: no tokenizer is given.
     """
 
     name = "reference_likelihood"
-    scope: Scope = "batch"  # other answers to the prompt excuse
+    scope: Scope = "batch"  # other nodes' answers to the prompt can excuse a completion
     needs = "a small language model; pip install 'grpo-guard[torch]'"
 
     def __init__(
@@ -115,7 +116,8 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         loaded = profile if isinstance(profile, ReferenceProfile) else read_profile(profile)
         loaded.require_match(self.reader.scorer.identity())
         if loaded.least_p > alpha and (tail == "count" or loaded.tail is None):
-            # It would have to abstain on everything it finds, and authors could cause that at will.
+            # The verifier would have to abstain whenever it finds something, and authors could make
+            # that happen at will.
             raise ValueError(
                 f"alpha: expected at least {loaded.least_p:.2g}, the smallest p-value that the "
                 f"{len(loaded.scores)} honest completions of profile {loaded.name!r} can give, got "
@@ -142,7 +144,8 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     def _readings(
         self, batch: Sequence[Completion]
     ) -> tuple[dict[int, Verdict], dict[int, Reading]]:
-        """Return verdicts on completions that cannot be read and readings of the rest, by index."""
+        """Return verdicts on the completions that cannot be read, and readings of the others, both
+        by index in the batch."""
         encoded, verdicts = encode_batch(self.name, self.reader.encode, batch)
         readings = dict[int, Reading]()
         for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):

@@ -1,4 +1,4 @@
-"""The winning token without truncation, searched for in the whole vocabulary by its noise."""
+"""Find the winning token under a sampler without truncation, among the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from grpo_guard.logprob.replay.vocabulary_hash import (
     token_keys,
 )
 
-# Gumbel noise is below -2 once in 1,600 times: a tile's likeliest token nearly always ends above
-# its score less this. Otherwise a competitor may be overlooked, never invented.
+# Gumbel noise is below -2 once in 1,600 times, so with noise a tile's likeliest token nearly always
+# stays above its own score minus this. If not, a competitor may be overlooked, but never invented.
 FLOOR = 2.0
 
 
 class Contenders:
-    """An observer of `row_stats` without truncation: each row's best token but the target.
+    """An observer of `row_stats` that finds each row's best token other than the target.
 
-    The likeliest tokens alone would not do: at T = 1 a few percent of all draws are beyond the 64
-    likeliest, and overlooking those would let an attacker choose among several tokens there.
-    ``own`` is the score of each row's target, and ``counts`` may be compiled.
+    For samplers without truncation. The likeliest tokens alone would not suffice: at T = 1 a few
+    percent of all draws are beyond the 64 likeliest, and overlooking those draws would let an
+    attacker choose among several tokens there. ``own`` is the score of each row's target, and
+    ``counts`` may be a compiled form of `contender_counts`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Contenders:
         """Add the scores of tokens [start, start + W), shape [N, W]."""
         keys = self.keys[start : start + z.shape[-1]]
         counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
-        # Without the last term every token would contend with a target that has no chance.
+        # Without the last term, every token would be a contender against a target with no chance.
         floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
         rows = torch.nonzero(counts(z, floor, self.prefix, keys, self.flip))[:, 0]
         if not len(rows):
@@ -71,7 +72,7 @@ class Contenders:
         self.best = better
 
     def margins(self, own: Tensor, temperature: float) -> Margins:
-        """Return the margins of the rows' targets, whose scores are ``own``, [N]."""
+        """Return the margins of the rows' targets, whose scores are ``own``, shape [N]."""
         margin = ((self.best - self.own) * temperature).clamp_min(0.0)
         margin = torch.where(own == -torch.inf, torch.inf, margin)
         return Margins(margin, torch.where(margin > 0, self.token, self.targets))

@@ -1,4 +1,4 @@
-"""The sampler under a public coin: the token of the support with the largest score + noise."""
+"""The sampler under a public coin: draw the token in the support with the largest score + noise."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from grpo_guard.logprob.kernels.support import support_edge
 from grpo_guard.logprob.noise import Family, gumbel
 from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
 
-# Up to this many kept tokens a row, noise is computed for all of them.
+# If rows keep no more tokens than this on average, noise is computed for all of them.
 FEW = 1024
-# The likeliest tokens, which the others have to beat.
+# Number of the likeliest tokens, which any other token has to beat.
 LEADING = 32
 
 
@@ -29,8 +29,8 @@ def draw(
         scores: (Penalised) logits / temperature, fp32, shape [B, V].
         seeds: int64 with the bits of the unsigned seeds (`noise.signed`), shape [B].
         positions: Each row's `noise.noise_position`, int64, shape [B].
-        spec: The sampler; its temperature and penalty are in the scores already.
-        family: Which noise.
+        spec: The sampler, whose temperature and penalty are already in the scores.
+        family: The family of noise.
 
     Returns:
         Token ids, int64, shape [B].
@@ -59,15 +59,15 @@ def draw(
 def _contenders(
     scores: Tensor, seeds: Tensor, positions: Tensor, spec: SamplingSpec, family: Family
 ) -> Tensor:
-    """Mark tokens that can still win, boolean, [B, V]: a small superset, at one hash per token.
+    """Mark the tokens that can still win, and a few others, at one hash per token; boolean, [B, V].
 
-    A token beats the best of the likeliest ones only with noise above that best minus its score,
-    that is, with a hash below about exp(score - best).
+    Let ``best`` be the largest score + noise of the likeliest tokens. Another token beats it only
+    if its noise is above best - score, that is, if its hash is below about exp(score - best).
     """
     top = scores.topk(min(LEADING, scores.shape[-1]), -1)
     noise = gumbel(seeds[:, None], positions[:, None], top.indices, family)
     perturbed = top.values + noise
-    if spec.truncates:  # every filter keeps the likeliest token; the others may have been cut
+    if spec.truncates:  # every filter keeps the likeliest token, but may have cut the others
         perturbed = perturbed[:, :1]
     best = perturbed.amax(-1, keepdim=True)
     prefix = hash_prefix(seeds, positions, family)

@@ -1,15 +1,15 @@
 """Turn replay margins into a p-value that allows for numerical drift.
 
-Honest tokens have margin 0, apart from drift: now and then two tokens are so close that the other
-side's rounding decides between them. A profile bounds how often: the highest share of honest tokens
-with a margin of m or more, for a few m. For each of them the number of such tokens is tested
-against a binomial tail, and the p-value is Bonferroni's over all of them. The same test so detects
-a few large margins (one forced digit) and many small ones (another temperature). The first entry,
-at margin 0, counts matches, and only over positions where the policy is not sure: the others match
-whatever the seed is.
+Honest tokens have margin 0, apart from drift: now and then two tokens are so close that rounding
+decides between them, differently at the node and at the verifier. A profile bounds how often that
+happens: for a few values of m, the highest share of honest tokens with a margin of m or more. For
+each m, the number of such tokens is tested against a binomial tail, and the p-value is combined by
+Bonferroni. The same test thus detects a few large margins (one forced digit) and many small ones
+(another temperature). The entry at margin 0 counts mismatches, but only at positions where the
+policy is not sure: at the others the tokens match whatever the seed is.
 
 Drift that comes in clusters would break the binomial's independence; the rates in the profiles
-exceed the measured ones by enough to allow for that.
+exceed the measured rates by enough to allow for that.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SURE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvidence:
-    """The evidence from replaying one completion; see `Replayed`."""
+    """The evidence from replaying one completion; `Replayed` describes the arrays."""
 
-    p_value: float  # combined, in [0, 1]
+    p_value: float  # combined over all margins, in [0, 1]
     threshold: float  # the margin whose count decided, in raw logits
     excess: Floats
     informative: NDArray[np.bool_]
@@ -41,19 +41,19 @@ class ReplayEvidence:
 
     @property
     def mismatches(self) -> int:
-        """Number of tokens that are not the drawn ones."""
+        """Number of tokens that differ from the token drawn."""
         return int((self.excess > 0).sum())
 
 
 class Replayed(NamedTuple):
-    """A completion's tokens compared with its seed, shape [n] each."""
+    """A completion's tokens compared with the draws under its seed, shape [n] each."""
 
     excess: Floats  # replay margin or edge gap, whichever is larger, raw logits
     informative: NDArray[np.bool_]  # positions where the policy is not sure
 
 
 def replayed_tokens(stats: TokenStats) -> Replayed | None:
-    """Compare a completion with its seed; None if no seed was replayed."""
+    """Compare a completion with the draws under its seed, or return None if none was replayed."""
     if stats.replay_margin is None:
         return None
     # A token outside the support was not drawn, however large its noise.
@@ -62,10 +62,12 @@ def replayed_tokens(stats: TokenStats) -> Replayed | None:
 
 
 def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
-    """Weigh the evidence against the seed; the statistics need margins and no NaN.
+    """Weigh the evidence that a completion was not drawn under its seed.
+
+    The statistics must have replay margins and no NaN.
 
     Raises:
-        ValueError: the statistics have no replay margins, or the profile no replay rates.
+        ValueError: the statistics have no replay margins, or the profile has no replay rates.
     """
     tokens = replayed_tokens(stats)
     if tokens is None:
@@ -75,8 +77,8 @@ def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     excess, informative = tokens
     tests = []
     for margin, rate in profile.replay:
-        # A mismatch where the policy is sure has a margin, which the other entries count. Counted
-        # here, it would enter both sides of the rate.
+        # A mismatch where the policy is sure has a margin, which the other entries count. If it
+        # counted at margin 0 too, it would enter both sides of the rate.
         n = len(excess) if margin > 0 else int(informative.sum())
         k = int((excess >= margin).sum() if margin > 0 else (excess[informative] > 0).sum())
         tests.append((binomial_tail(k, n, rate) if k else 1.0, margin))

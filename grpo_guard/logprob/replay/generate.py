@@ -1,8 +1,8 @@
 """Sampling under a public coin with transformers, for honest nodes.
 
-`CoinSampling` is a logits processor that draws the token itself and masks all others, so that it
-gives the same completions whatever ``generate`` does afterwards. `generate_under_coin` is the whole
-loop, for nodes that have none of their own.
+`CoinSampling` is a logits processor that draws the token itself and masks all others, so the
+completions are the same whatever ``generate`` does afterwards. `generate_under_coin` is the whole
+generation loop, for nodes that do not have their own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from grpo_guard.logprob.scorers.forward import eval_mode, left_padded
 class CoinSampling:
     """A logits processor for ``model.generate(logits_processor=[CoinSampling(...)])``.
 
-    It is the whole sampler: temperature, filters and penalty are those of ``spec``, and those of
-    the generation config must be off (`generate_under_coin` turns them off). For one call of
-    ``generate`` without beams.
+    The processor is the whole sampler: temperature, filters and penalty come from ``spec``, and
+    must be off in the generation config (`generate_under_coin` turns them off there). An instance
+    serves one call of ``generate`` without beams.
 
     Args:
         spec: The declared sampler.
         seeds: One seed per row, from `PublicCoin.seed`.
         prompt_ids: Each row's prompt without padding, for the penalty and vLLM's positions.
-        start: How many tokens of its completion each row's input ends with already; None = none.
-        family: Which noise.
+        start: Number of completion tokens at the end of each row's input, or None if there are none
+            yet.
+        family: The family of noise.
 
     Raises:
         ValueError: the numbers of seeds and prompts differ; also the errors of
@@ -61,10 +62,10 @@ class CoinSampling:
         self._seen: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores with all but the drawn token at -inf, [B, L], [B, V] -> [B, V].
+        """Return scores that are -inf for all but the drawn token: [B, L], [B, V] -> [B, V].
 
         Raises:
-            ValueError: the rows are not those announced (beams, or several sequences per prompt).
+            ValueError: there is not one row per seed (beams, or several sequences per prompt).
         """
         if len(scores) != len(self.seeds):
             raise ValueError(
@@ -108,20 +109,20 @@ def generate_under_coin(
     prefixes: Sequence[Sequence[int]] | None = None,
     family: Family = "grpo-guard",
 ) -> list[tuple[int, ...]]:
-    """Generate the one honest completion of each (prompt, seed), all in one batch.
+    """Generate the only honest completion of each (prompt, seed) pair, all in one batch.
 
     Args:
         model: A transformers causal language model; in eval mode during the call.
-        prompt_ids: Prompts as ids, each not empty.
+        prompt_ids: Prompts as token ids, each not empty.
         seeds: One seed per prompt; for a group, repeat its prompt.
         spec: The declared sampler, with ``max_new_tokens``.
-        eos_ids: Tokens that end a completion, at least one.
-        prefixes: Tokens with which each completion begins, e.g. to continue an interrupted one, or
-            after a tool's result. A prefix that ends with an EOS is not continued.
-        family: Which noise.
+        eos_ids: Ids of the tokens that end a completion, at least one.
+        prefixes: Tokens with which each completion begins, e.g. to continue an interrupted
+            completion, or after a tool's result. A prefix that ends with an EOS is not continued.
+        family: The family of noise.
 
     Returns:
-        Completions as ids, with the EOS if there is one.
+        Completions as token ids, with the EOS if there is one.
 
     Raises:
         ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
@@ -155,8 +156,8 @@ def generate_under_coin(
 
 
 Answer: TypeAlias = Callable[[int, tuple[int, ...], int], tuple[int, Sequence[int]] | None]
-"""``(row, ids, start) -> (end, given)``: where the turn that begins at token ``start`` of a
-completion ends, and the tokens of the reply to it; None if there is no reply."""
+"""Answers one turn of a completion: ``(row, ids, start) -> (end, given)``. The turn begins at token
+``start`` and ends at ``end``; ``given`` are the tokens of the reply. None if there is no reply."""
 
 
 def generate_turns_under_coin(
@@ -170,22 +171,23 @@ def generate_turns_under_coin(
     most_answers: int = 8,
     family: Family = "grpo-guard",
 ) -> list[tuple[tuple[int, ...], tuple[Span, ...]]]:
-    """Generate the one honest completion of each (prompt, seed), with tools between its turns.
+    """Generate the only honest completion of each (prompt, seed) pair, with tools between turns.
 
-    Each turn continues with the slot's noise at its position in the whole completion, so a replay
-    needs only the given spans in addition.
+    Each turn continues with the slot's noise at its position in the whole completion, so all that a
+    replay needs in addition is the given spans.
 
     Args:
         model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
-        spec: As there; ``max_new_tokens`` includes given tokens.
-        answer: The tools.
-        most_answers: Most replies in one completion; the turn after them is its last.
+        spec: The declared sampler; its ``max_new_tokens`` includes given tokens.
+        answer: Runs the tools and returns their replies.
+        most_answers: Maximum number of replies in one completion; the turn after them is its last.
 
     Returns:
-        (ids, given spans of them), for `Completion.given`.
+        The token ids of each completion, and the spans of them that were given, for
+        `Completion.given`.
 
     Raises:
-        ValueError: as `generate_under_coin`.
+        ValueError: as for `generate_under_coin`.
     """
     ids: list[tuple[int, ...]] = [()] * len(seeds)
     given: list[tuple[Span, ...]] = [()] * len(seeds)
@@ -214,12 +216,12 @@ def generate_turns_under_coin(
 def _continued(
     prefix: tuple[int, ...], drawn: Sequence[int], eos_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """Append the drawn tokens to the prefix; an EOS ending a prefix ended an earlier turn."""
+    """Append the drawn tokens to the prefix, unless the prefix already ends with an EOS."""
     return prefix if prefix[-1:] and prefix[-1] in eos_ids else prefix + until_eos(drawn, eos_ids)
 
 
 def until_eos(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
-    """Drop everything after the first EOS; keep the EOS itself."""
+    """Drop all tokens after the first EOS, but keep the EOS itself."""
     end = next((at + 1 for at, token in enumerate(ids) if token in eos_ids), len(ids))
     return tuple(ids[:end])
 
@@ -238,7 +240,7 @@ def _settings(new_tokens: int, eos_ids: Sequence[int]) -> Any:
 
 @contextmanager
 def only_these_settings(model: Any) -> Iterator[None]:
-    """Hide the model's generation defaults meanwhile, since ``generate`` merges them in."""
+    """Hide the model's generation defaults inside the context, as ``generate`` merges them in."""
     from transformers import GenerationConfig
 
     saved = model.generation_config

@@ -1,10 +1,10 @@
-"""How far a claimed token is from the one that the coin draws.
+"""Compute how far a claimed token is from the token that the coin draws.
 
-The margin of a token is by how much another one of the support beats it in score + noise, in raw
-logits: 0 for an honest token apart from numerical drift, which moves scores and so margins a
-little. Drift also moves the *edge* of the support, and a token that one side keeps and the other
-cuts makes a margin of whole logits. So only tokens that are in the support even if scores move a
-little count as competitors.
+The margin of a token is the amount, in raw logits, by which another token in the support beats it
+in score + noise. For an honest token it is 0 apart from numerical drift, which moves scores and so
+margins a little. Drift also moves the *edge* of the support, and a token that one side keeps and
+the other cuts would cause a margin of whole logits. So only tokens that stay in the support even
+when scores move a little count as competitors.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
 
-# If only the exact edge of the support keeps a token from being drawn: a mismatch without a size.
+# Margin of a token that is not drawn only because of where exactly the edge of the support lies: a
+# mismatch of unknown size.
 EDGE_MARGIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a scoring pass replays a coin; the seeds are in the sequences."""
+    """Settings for replaying a coin in a scoring pass; the sequences carry the seeds."""
 
     family: Family = "grpo-guard"
-    edge_logits: float = 0.25  # tokens whose raw logits are closer may have swapped places
-    edge_mass: float = 0.02  # top-p may have cut earlier by at least this much probability
+    edge_logits: float = 0.25  # tokens whose raw logits are closer than this may have swapped
+    edge_mass: float = 0.02  # top-p may have cut at least this much probability earlier
 
 
 @dataclass(frozen=True, slots=True)
 class RowReplay:
-    """`Replay` for N rows."""
+    """The settings of a `Replay`, with seeds and positions for N rows."""
 
     settings: Replay
     seeds: Tensor  # int64 with the bits of the unsigned seeds, [N]
@@ -47,7 +48,7 @@ class RowReplay:
 
 
 def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device) -> RowReplay:
-    """Seeds and positions of all the sequences' tokens, concatenated.
+    """Return the seeds and positions of all the sequences' tokens, concatenated.
 
     Raises:
         ValueError: a sequence has no seed.
@@ -63,33 +64,34 @@ def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device
 
 
 def sure_top_p(spec: SamplingSpec, settings: Replay) -> float:
-    """Top-p, reduced as far as drift can move it, in probability."""
+    """Return top-p, reduced by as much as drift can move its edge, in probability."""
     return min(spec.top_p - settings.edge_mass, _shifted(spec, -settings.edge_logits))
 
 
 def edge_width(spec: SamplingSpec, settings: Replay) -> float:
-    """How far beyond top-p drift can move its edge, in probability."""
+    """Return how far drift can move the edge of the support beyond top-p, in probability."""
     if spec.top_p >= 1:
         return 0.0
     return _shifted(spec, settings.edge_logits) - spec.top_p
 
 
 def _shifted(spec: SamplingSpec, logits: float) -> float:
-    """A top-p mass after the raw logits on one side of it move by this much.
+    """Return the top-p mass after the raw logits on one side of the edge move by ``logits``.
 
-    Its log-odds move by that, so to first order it moves by p (1 - p) d, most in the middle.
+    The log-odds of the mass p move by d = logits / temperature, so to first order p moves by
+    p (1 - p) d, most in the middle.
     """
     odds = math.log(spec.top_p / (1 - spec.top_p)) + logits / spec.temperature
     return 1 / (1 + math.exp(-odds))
 
 
 class Margins(NamedTuple):
-    """Of N rows: the margin in raw logits, >= 0, and the token that the replay draws.
+    """The margin of each of N rows, and the token that the replay draws there.
 
-    `EDGE_MARGIN` means that no sure competitor wins, but still another token is drawn.
+    A margin of `EDGE_MARGIN` means that no sure competitor wins, but another token is still drawn.
     """
 
-    margin: Tensor
+    margin: Tensor  # raw logits, >= 0
     drawn: Tensor  # int64
 
 
@@ -104,16 +106,16 @@ def replay_margins(
     *,
     vocab_size: int,
 ) -> Margins:
-    """Margins of each row's target.
+    """Compute the margin of each row's target.
 
     Args:
-        values: The K largest scores of each row in falling order, shape [N, K].
-        tokens: Their ids, -1 for missing ones, shape [N, K].
+        values: The K largest scores of each row in descending order, shape [N, K].
+        tokens: The tokens' ids, -1 for missing ones, shape [N, K].
         own, targets: Score and id of the target, shape [N].
         log_normaliser: log sum exp of all scores, shape [N].
         replay, spec: Seeds and positions; the declared sampler, whose temperature and penalty are
-            in the scores.
-        vocab_size: V.
+            already in the scores.
+        vocab_size: Number of tokens in the vocabulary.
     """
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions
     noise = gumbel(seeds[:, None], positions[:, None], tokens.clamp_min(0), settings.family)
@@ -129,8 +131,8 @@ def replay_margins(
     nominal, seen = _nominal_draw(
         values, tokens, noise, own, targets, log_normaliser, spec, complete
     )
-    # If only the exact edges make the difference, its size is unknown, but it is not a match
-    # either. Otherwise tokens at the edge could be chosen for free.
+    # If only the exact edge makes the difference, the margin's size is unknown, but the token does
+    # not count as a match. Otherwise tokens at the edge could be chosen for free.
     margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
     beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
     return Margins(margin, torch.where(margin > 0, beaten, targets))
@@ -148,19 +150,20 @@ def _nominal_draw(
 ) -> tuple[Tensor, Tensor]:
     """Draw from exactly these scores, and mark the rows whose candidates suffice to decide.
 
-    Arguments are those of `replay_margins`; ``noise`` is the candidates', [N, K], and ``complete``
-    means that they are the whole vocabulary. Returns tokens [N] and booleans [N].
+    Arguments are as for `replay_margins`; ``noise`` is the candidates' noise, [N, K], and
+    ``complete`` means that the candidates are the whole vocabulary. Returns tokens [N] and booleans
+    [N].
     """
     kept = exactly_kept(values, log_normaliser, spec) & (values > -torch.inf)
     best = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
-    # A target beyond the candidates is outside only if these contain the whole support.
+    # A target beyond the candidates is outside the support only if they contain all of it.
     seen = (tokens == targets[:, None]).any(-1)
     if 0 < spec.top_k < values.shape[-1]:
         seen |= own < values[:, -1]
-        if spec.top_p < 1:  # ties with the k-th count for the nucleus and may go beyond the list
+        if spec.top_p < 1:  # ties with the k-th count in the nucleus and may go beyond the list
             seen &= values[:, spec.top_k - 1] != values[:, -1]
     elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
-        seen &= spec.top_p >= 1  # the mass that the engine renormalises over is unknown
+        seen &= spec.top_p >= 1  # otherwise the mass over which the engine renormalises is unknown
     return tokens.gather(-1, best)[:, 0], seen
 
 
@@ -172,16 +175,17 @@ def surely_kept(
     *,
     complete: bool,
 ) -> Tensor:
-    """Mark candidates that every honest node keeps, despite drift, boolean, [N, K].
+    """Mark the candidates that every honest node keeps, despite drift, boolean, [N, K].
 
-    A candidate is judged as if all that come close to it were above it. ``complete`` means that
+    A candidate is judged as if all others that come close were above it. ``complete`` means that
     the candidates are the whole vocabulary.
     """
     kept = torch.ones_like(values, dtype=torch.bool)
     if not spec.truncates:
         return kept
     nearby = settings.edge_logits / spec.temperature
-    # Counts candidates whose score is at least this one's minus the margin, itself included.
+    # Number of candidates whose score is at least this candidate's minus ``nearby``, itself
+    # included.
     reach = torch.searchsorted(-values, -(values - nearby), right=True)
     if spec.top_k > 0:
         kept &= reach - 1 < spec.top_k
@@ -193,12 +197,12 @@ def surely_kept(
         mass = _renormaliser(values, p, spec, nearby)
         kept &= above < sure_top_p(spec, settings) * mass
     if not complete and (spec.top_k > 0 or spec.top_p < 1):
-        kept &= reach < values.shape[-1]  # there may be more close ones beyond the last candidate
+        kept &= reach < values.shape[-1]  # further close tokens may lie beyond the last candidate
     return kept
 
 
 def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> Tensor:
-    """Mark candidates that the sampler keeps on exactly these scores, boolean, [N, K]."""
+    """Mark the candidates that the sampler keeps given exactly these scores, boolean, [N, K]."""
     everything = torch.ones_like(values, dtype=torch.bool)
     above = torch.searchsorted(-values, -values, right=False)  # how many are strictly above
     top_k = above < spec.top_k if spec.top_k > 0 else everything
@@ -214,7 +218,7 @@ def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> 
 
 
 def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:
-    """The mass that top-p renormalises over, [N, 1]; at most that of any honest node."""
+    """Return the mass over which top-p renormalises, [N, 1]; no more than at any honest node."""
     eligible = torch.ones_like(values, dtype=torch.bool)
     if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
         return torch.ones_like(values[:, :1])

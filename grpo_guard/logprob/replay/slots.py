@@ -1,8 +1,8 @@
 """The slots of the current round, and which of them are filled.
 
-A coin fixes each slot's completion, so a node could still choose the slot: in any round, beyond
-its share, or one that it has already filled. Each of these would again be a choice among honest
-samples, so each is refused here.
+A coin fixes each slot's completion, but a node could still choose among slots: of any round, beyond
+its share, or already filled. Any such choice would again be a choice among honest samples, so all
+of them are refused here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
 
-# The oldest slots beyond this number are forgotten until a round begins.
+# Before a round has begun, the oldest slots beyond this number are forgotten.
 MOST_FILLED = 2**18
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The slot a completion claims; ``prompt`` is a digest, empty if slots draw their prompts."""
+    """The slot that a completion claims; ``prompt`` is a digest, empty if slots draw prompts."""
 
     round: int
     node: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class EmptySlot:
-    """A slot without an accepted completion; ``prompt`` indexes the round's prompts, if any."""
+    """A slot without an accepted completion; ``prompt`` is an index into the round's prompts."""
 
     node: str
     slot: int
@@ -49,15 +49,16 @@ class EmptySlot:
 
 
 class SlotBook(Memory):
-    """The slots of one round after another. Thread-safe.
+    """Keeps track of the slots of one round after another. Thread-safe.
 
-    Until `begin_round` is called, completions of all rounds are accepted, as from a file of
-    finished ones, and a warning says so: a node that may name its round draws as often as it likes.
+    Until `begin_round` is called, completions of all rounds are accepted, as is right for a file of
+    finished completions. A warning says so, since a node that may name its round can draw as often
+    as it likes.
 
     Args:
         slots, nodes, store: As for `SeedReplayVerifier`; slots are numbered 0 ... slots - 1.
-        per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Turn
-            it off if every slot draws its own prompt.
+        per_prompt: Whether all nodes answer the same prompts, each ``slots`` times (GRPO's groups).
+            Turn it off if every slot draws its own prompt.
 
     Raises:
         ValueError: ``slots`` is not positive, or ``nodes`` is a single name.
@@ -87,16 +88,16 @@ class SlotBook(Memory):
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
-        """Begin a round: from now on only its completions count. Repeating it forgets nothing.
+        """Begin a round: from now on only its completions count. Repeating the call is harmless.
 
         Args:
-            round: >= 0.
-            prompts: All prompts of this round; others are refused. None: keep those given before
-                if the round has already begun; otherwise the caller vouches for
+            round: Number of the round, >= 0.
+            prompts: All prompts of this round; any other prompt is refused. If None and the round
+                has already begun, its prompts are kept; if it has not, the caller vouches for
                 `Completion.prompt`.
 
         Raises:
-            ValueError: the round is negative, or prompts are given and slots draw their own.
+            ValueError: the round is negative, or prompts are given although slots draw their own.
         """
         if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
@@ -119,7 +120,7 @@ class SlotBook(Memory):
     def missing(self) -> list[EmptySlot]:
         """List the slots of the current round without an accepted completion, in order.
 
-        A node that leaves slots empty chooses what is trained on as well: count them.
+        A node that leaves slots empty also chooses what is trained on, so count them.
 
         Raises:
             ValueError: no round has begun, or its nodes or prompts are unknown.
@@ -144,8 +145,8 @@ class SlotBook(Memory):
         """Return the slot that a completion claims.
 
         Raises:
-            EncodeError: MALFORMED if its author named no slot, or one that it may not fill; LATE if
-                its round is over, which may be the fault of a relay.
+            EncodeError: MALFORMED if the author named no slot, or a slot that the author may not
+                fill; LATE if the round is over, which may be the fault of a relay.
         """
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
@@ -167,9 +168,11 @@ class SlotBook(Memory):
         return Place(round, node, slot, self._prompt(completion))
 
     def fill(self, place: Place) -> bool:
-        """Fill a slot; return whether it was free. A filled slot stays so until the next round
-        begins, even for the same completion: sent twice, it would earn twice. Call it once per
-        batch while the book is `held`.
+        """Fill a slot and return whether it was free.
+
+        A slot stays filled until the next round begins, even for the same completion, which would
+        earn its reward twice if it were sent twice. The book must be `held`, once for all the slots
+        of a batch.
 
         Raises:
             EncodeError: UNSUPPORTED if another round has begun since `place`.
@@ -180,19 +183,19 @@ class SlotBook(Memory):
             if self.round is not None and place.round != self.round:
                 raise EncodeError(Cause.UNSUPPORTED, f"round {place.round} has ended")
             self._filled[place] = None
-            # A round keeps all of them; a file of finished completions may have any length.
+            # A round keeps all its slots; a file of finished completions may have any length.
             while self.round is None and len(self._filled) > MOST_FILLED:
                 del self._filled[next(iter(self._filled))]
             return True
 
     def fill_again(self, places: Iterable[Place]) -> None:
-        """Fill slots again, after a reload, for verdicts that were already given."""
+        """Fill slots again after a reload, for verdicts that have already been given."""
         for place in places:
             if self.round is None or place.round == self.round:
                 self._filled[place] = None
 
     def _state(self) -> dict[str, Any]:
-        """The round in progress and its filled slots."""
+        """Return the round in progress and its filled slots."""
         prompts = None if self._prompts is None else [p.hex() for p in self._prompts]
         filled = [[p.round, p.node, p.slot, p.prompt.hex()] for p in self._filled]
         return {"format": FORMAT, "round": self.round, "prompts": prompts, "filled": filled}
@@ -224,7 +227,7 @@ class SlotBook(Memory):
             return b""
         try:
             prompt = _digest(canonical(completion.prompt))
-        # Text that is not UTF-8 or is nested too deeply for json.dumps fails here, too: one such
+        # Text that is not UTF-8 or is nested too deeply for json.dumps fails here too: one such
         # prompt must not end the check of the whole batch.
         except (TypeError, ValueError, RecursionError) as error:
             raise malformed(f"prompt: {error}", "wrong_prompt") from None

@@ -30,51 +30,55 @@ from grpo_guard.nodes.store import NodeStore
 class SeedReplayVerifier(LogProbVerifier):
     """Rejects completions that their slots' seeds do not produce.
 
-    For homogeneous swarms whose nodes sample under a public coin (`PublicCoin`, `generate`). It
-    detects what no other check can: a wrong digit where the policy was unsure, and a choice among
-    honest samples (the longest of eighty). Honest nodes need no bitwise equal hardware: drift of
-    the scores is allowed for (`evidence`).
+    For homogeneous swarms whose nodes sample under a public coin (`PublicCoin`, `generate`).
+    Detects what no other check can: a wrong digit where the policy was unsure, and a choice among
+    honest samples (the longest of eighty). Honest nodes do not need bitwise identical hardware:
+    drift of the scores is allowed for (`evidence`).
 
     In training, call `begin_round` at the start of each round and pass ``slots`` and ``nodes``: a
-    node that may name its round or slot draws as often as it likes. A slot's first accepted
-    completion fills it; `slots.missing()` lists those that stayed empty.
+    node that may name its round or slot can draw as often as it likes. A slot's first accepted
+    completion fills it; `slots.missing()` lists the slots that stayed empty.
 
-    Errors, in addition to those of `LogProbVerifier`: a completion REJECTS as MALFORMED if it has
-    no ids, round, node or slot, is of another round or run, is in a slot that is not its node's or
-    is filled already, is for another prompt than the slot's, or was cut short. If the beacon of the
-    current round is unknown, all ABSTAIN as UNSUPPORTED; before `begin_round`, a round without a
-    beacon is its author's choice and REJECTS. Short completions are judged like long ones: tokens
-    that differ by no more than drift may explain at ``alpha`` are accepted, with a finding.
+    Errors, in addition to those of `LogProbVerifier`: a completion is REJECTED as MALFORMED if it
+    has no ids, round, node or slot, belongs to another round or run, claims a slot that is not its
+    node's or is already filled, answers a prompt other than the slot's, or was cut short. If the
+    beacon of the current round is unknown, every verdict ABSTAINS as UNSUPPORTED; before
+    `begin_round`, a round without a beacon is its author's choice, so the completion is REJECTED.
+    Short completions are judged like long ones: if drift can explain all differing tokens at
+    ``alpha``, the completion is accepted, with a finding.
 
-    It cannot see tokens exchanged for ones that came within drift of being drawn, a few per
-    completion, which leaves an attacker some variants of every slot's completion; slots that were
-    left empty (count them); and, with top-p or min-p but no top-k of 63 or less, a forged token in
-    place of a drawn one beyond the 64 likeliest.
+    The verifier cannot see tokens exchanged for tokens that came within drift of being drawn, a few
+    per completion, which leaves an attacker some variants of every slot's completion; slots that
+    were left empty (count them); or, with top-p or min-p but no top-k of 63 or less, a token forged
+    where the drawn token was beyond the 64 likeliest.
 
     Args:
-        model: As for `LogProbVerifier`; with ``scorer``, one that replays.
-        tokenizer: As for `LogProbVerifier`.
+        model: The policy, as for `LogProbVerifier`. A ``scorer`` in its place must be able to
+            replay.
+        tokenizer: The policy's tokenizer, as for `LogProbVerifier`.
         sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0. Without ``max_new_tokens``, only completions that end with EOS
             are known to be whole, and all others are rejected.
         run: Name of the run, for a coin without beacons.
         coin: The coin, in place of ``run``.
-        slots: How many completions a node owes in a round; if all nodes answer the same prompts,
-            for each prompt: its share of a group. None: you vouch for `Completion.slot`; a node
-            that may name it draws as often as it likes.
-        nodes: Names of the nodes that take part. None: you vouch for `Completion.node`.
-        prompts: If each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
-            from. None: all nodes answer the same prompts, which `begin_round` may name; otherwise
-            you vouch for `Completion.prompt`.
-        family: The nodes' noise: ``"grpo-guard"``; ``"vllm"`` for stock vLLM nodes, ``"sglang"``
-            for stock SGLang nodes that sample deterministically and truncate nothing.
-        alpha: As for `LogProbVerifier`.
-        store: Keeps filled slots across processes and restarts; None = they live in this object.
-        **options: As for `LogProbVerifier`; ids are always required.
+        slots: Number of completions that a node owes per round or, if all nodes answer the same
+            prompts, per prompt (its share of a group). If None, you vouch for `Completion.slot`,
+            since a node that may name its slot can draw as often as it likes.
+        nodes: Names of the nodes that take part. If None, you vouch for `Completion.node`.
+        prompts: The list from which each slot draws its own prompt (`PublicCoin.prompt_index`). If
+            None, all nodes answer the same prompts: either `begin_round` names them, or you vouch
+            for `Completion.prompt`.
+        family: The family of the nodes' noise: ``"grpo-guard"``, ``"vllm"`` for stock vLLM nodes,
+            or ``"sglang"`` for stock SGLang nodes that sample deterministically without truncation.
+        alpha: False-positive rate per completion, as for `LogProbVerifier`.
+        store: Keeps filled slots across processes and restarts, or None to keep them in this
+            object.
+        **options: Further arguments of `LogProbVerifier`; ids are always required.
 
     Raises:
-        ValueError: neither or both of run and coin, a sampler whose noise cannot be replayed, a
-            scorer or profile that does not replay; also the errors of `LogProbVerifier`.
+        ValueError: not exactly one of run and coin is given, the sampler's noise cannot be
+            replayed, or the scorer or profile does not replay; also the errors of
+            `LogProbVerifier`.
     """
 
     name = "seed_replay"
@@ -121,7 +125,7 @@ class SeedReplayVerifier(LogProbVerifier):
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None, store=store)
         self.prompts = prompts
-        # If bits agree, no edge is soft: tokens near it were never free to choose.
+        # If scores agree bitwise, the edge is exact: tokens near it were never free to choose.
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
 
@@ -135,14 +139,15 @@ class SeedReplayVerifier(LogProbVerifier):
         return [self._filled(batch) for batch in batches]
 
     def _filled(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Another process may have begun the round; a completion that names another one is rejected.
+        # Another process may have begun the round, and completions of other rounds are rejected.
         with self.slots.fresh():
             round = self.slots.round
         (verdicts,) = super().verify_each([batch])
         filled: list[Place] = []
         with self.slots.held(lambda: self.slots.fill_again(filled)):
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
-                # Fill only after judging: a forgery must not keep the honest one out of its slot.
+                # Fill only after judging: a forgery must not keep the honest completion out of its
+                # slot.
                 if verdict.accepted:
                     verdicts[i] = self._filling(completion, verdict, round, filled)
         return verdicts
@@ -152,18 +157,20 @@ class SeedReplayVerifier(LogProbVerifier):
         return self.slots.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned.
+        """Restore a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have that form.
+            ValueError: ``state`` does not have the form of such a state.
         """
         self.slots.load_state_dict(state)
 
     def _filling(
         self, completion: Completion, verdict: Verdict, round: int | None, filled: list[Place]
     ) -> Verdict:
-        """Fill the slot and add it to ``filled``; return the verdict, reached in ``round``, or one
-        that refuses the completion if the slot is not free."""
+        """Fill the slot that an accepted completion claims, and add the slot to ``filled``.
+
+        Returns the verdict, which was reached in ``round``, or a refusal if the slot is not free.
+        """
         try:
             place = self.slots.place(completion)
             free = self.slots.fill(place)
@@ -187,7 +194,7 @@ class SeedReplayVerifier(LogProbVerifier):
                 round=place.round, node=place.node, slot=place.slot, prompt=completion.prompt
             )
         except KeyError:
-            if self.slots.round is None:  # the round is its author's choice
+            if self.slots.round is None:  # the round is the author's choice
                 message = f"round {place.round}: the coin has no beacon for it"
                 raise malformed(message, "wrong_round") from None
             raise EncodeError(
@@ -219,7 +226,7 @@ class SeedReplayVerifier(LogProbVerifier):
         return accept(self.name, p_value=evidence.p_value, findings=notes)
 
     def _require_run(self, metadata: Mapping[str, Any]) -> None:
-        """If the author names a run, it must be ours; naming one is optional."""
+        """Require that the run, if the author names one, is this coin's."""
         named = metadata.get("run")
         # Only a string is compared and printed: arrays raise on comparison and deep lists on
         # printing, and an exception here would end the check of the whole batch.
@@ -239,7 +246,8 @@ class SeedReplayVerifier(LogProbVerifier):
             raise malformed(message, "wrong_prompt")
 
     def _require_usual_prompt(self, completion: Completion, encoded: Encoded) -> None:
-        """Allow one form of the prompt's ids: each has its own completion, and two are a choice."""
+        """Allow only one encoding of the prompt: each leads to another completion, so two encodings
+        would leave the author a choice."""
         if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
             return
         if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
@@ -251,11 +259,11 @@ class SeedReplayVerifier(LogProbVerifier):
             )
 
     def _require_whole(self, encoded: Encoded) -> None:
-        """Refuse a completion cut short: it matches the replay so far, but is not all of it."""
+        """Refuse a completion that was cut short: it matches the replay, but only part of it."""
         ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
         window = self.encoder.window
         full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
-        # After a tool's output the author's next turn is missing.
+        # If the completion ends with a tool's output, the author's next turn is missing.
         ends_given = bool(encoded.given) and encoded.given[-1][1] == len(ids)
         if ends_given or (ids[-1] not in self.encoder.eos_ids and not full):
             raise malformed(
@@ -266,7 +274,7 @@ class SeedReplayVerifier(LogProbVerifier):
 
 
 def _require_known(completion: Completion) -> None:
-    """Refuse unverified tool output: by rewording it a node could draw as often as it likes."""
+    """Refuse unverified tool output: by rewording it, a node could draw as often as it likes."""
     if completion.given is not None and completion.verified_spans is None:
         raise malformed(
             "given: expected verified tool output, got a claim; give the Guard an environment= "

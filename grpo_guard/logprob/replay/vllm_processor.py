@@ -5,7 +5,7 @@
 
 Over HTTP, start the server with ``--logits-processors`` and that name, and send
 ``"vllm_xargs": {"grpo_guard_seed": SEED}``. Nodes on stock vLLM with Model Runner V2 need none of
-this: they pass the seed as the request's own, `noise.signed(seed)`, and the verifier replays
+this: they pass `noise.signed(seed)` as the request's own seed, and the verifier replays with
 ``family="vllm"``.
 
 The processor draws the token itself and masks all others, so that later stages of vLLM's sampler
@@ -28,9 +28,9 @@ from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw
 
 SEED_ARGUMENT = "grpo_guard_seed"
-# How many tokens of its completion a request's prompt ends with: earlier turns and their answers.
+# Number of completion tokens at the end of a request's prompt: earlier turns and their answers.
 START_ARGUMENT = "grpo_guard_start"
-# Parameters that change the scores in ways that the verifier does not know of.
+# Parameters that change scores or completions in ways that the verifier does not know of.
 UNDECLARED = (
     "presence_penalty",
     "frequency_penalty",
@@ -51,11 +51,11 @@ def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams
     Args:
         spec: The declared sampler, whose engine is ``"vllm"``.
         seed: A seed from `PublicCoin.seed`.
-        start: How many tokens of its completion the request's prompt ends with: for a later turn,
+        start: Number of completion tokens at the end of the request's prompt: for a later turn,
             everything drawn and given since the prompt itself.
 
     Raises:
-        ValueError: the sampler is another engine's, or ``max_new_tokens`` is not declared.
+        ValueError: the engine is not vLLM, or ``max_new_tokens`` is not declared.
     """
     if spec.engine != "vllm" or spec.max_new_tokens is None:
         raise ValueError(f"spec: expected engine 'vllm' and max_new_tokens, got {spec}")
@@ -73,7 +73,7 @@ def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams
 
 @dataclass(slots=True)
 class _Request:
-    """A request under the coin; ``output`` is vLLM's own list, which grows."""
+    """A request under the coin; ``output`` is vLLM's own list, which grows with each token."""
 
     spec: SamplingSpec
     seed: int
@@ -84,14 +84,14 @@ class _Request:
 
 
 class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Draws under the coin for requests that carry a seed; leaves others unchanged."""
+    """Draws under the coin for requests that carry a seed; leaves other requests unchanged."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse parameters that would make an honest completion fail its replay.
 
         Raises:
-            ValueError: names the parameter, with expected and actual value.
+            ValueError: a parameter is refused; the message gives its expected and actual value.
         """
         seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
         if seed is None:
@@ -119,7 +119,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow requests through the batch: removed, added, moved, in this order."""
+        """Keep track of requests as they are removed from, added to and moved within the batch."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -136,7 +136,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
                 self.requests[a] = other
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Mask all tokens but the drawn one, in place, [B, V]."""
+        """Mask all tokens except the drawn one, in place, [B, V]."""
         alike: dict[SamplingSpec, list[int]] = defaultdict(list)
         for index, request in self.requests.items():
             alike[request.spec].append(index)

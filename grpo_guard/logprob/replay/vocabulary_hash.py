@@ -1,4 +1,4 @@
-"""The noise's hash for every token of the vocabulary at once, in 32-bit arithmetic."""
+"""Compute the hash behind the noise for the whole vocabulary at once, in 32-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.noise import DOMAIN, M32, Family, mixed
 
-# `hashed` complements the hash for these families: the bits to flip.
+# Bits of the hash to flip per family: `noise.hashed` complements the hash for some families.
 FLIPS = {"grpo-guard": 0, "vllm": 0, "sglang": -1}
 # Allowance for rounding in the fixed-point logarithms and fp32.
 SLACK = 1.001
@@ -23,16 +23,16 @@ MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
 
 
 def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
-    """Mark tokens whose noise may lift them above ``best``, boolean, [N, W]: a small superset.
+    """Mark the tokens whose noise lifts them above ``best``, and a few others; boolean, [N, W].
 
-    Noise above best - z means a hash below about exp(z - best). There are no in-place steps, so
-    that a compiler can fuse it.
+    Noise above best - z means a hash below about exp(z - best). No step is in place, so that a
+    compiler can fuse the whole function.
 
     Args:
         z: Scores, fp32, [N, W].
         best: Score + noise to beat, [N].
-        prefix: `hash_prefix` of the rows, [N].
-        keys: `token_keys` of the tokens, [W].
+        prefix: The rows' `hash_prefix`, [N].
+        keys: The tokens' `token_keys`, [W].
         flip: The family's entry in `FLIPS`.
     """
     h = prefix[:, None] ^ keys
@@ -41,19 +41,20 @@ def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int)
     h = (h ^ ((h >> 16) & 0xFFFF)) * FIRST
     h = (h ^ ((h >> 13) & 0x7FFFF)) * SECOND
     h = h ^ ((h >> 16) & 0xFFFF) ^ flip
-    # Signed like the hash: shifting both by 2^31 turns unsigned order into signed order.
+    # The hash is signed here: flipping its top bit turns unsigned order into signed order, and
+    # adding 2^31 restores the unsigned value.
     below = (h ^ -(2**31)).float() + 2.0**31
-    # fp32 holds 24 of the 32 bits.
+    # The 512 allows for rounding, since fp32 holds only 24 of the 32 bits.
     return below <= (z - best[:, None]).exp() * (SLACK * 2.0**32) + 512
 
 
 def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
-    """Count each row's `contenders`, [N]."""
+    """Count the `contenders` of each row, [N]."""
     return contenders(z, best, prefix, keys, flip).sum(-1)
 
 
 def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
-    """State of the hash before the token is mixed in, int32, [B]."""
+    """Return the state of the hash before the token is mixed in, int32, [B]."""
     h = torch.full_like(seeds, DOMAIN[family])
     for key in (seeds & M32, (seeds >> 32) & M32, positions & M32):
         h = mixed(h, key)
@@ -62,12 +63,12 @@ def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def token_keys(vocab_size: int, device: torch.device) -> Tensor:
-    """Each token's contribution to the hash, int32, [V]."""
+    """Return each token's contribution to the hash, int32, [V]."""
     key = (torch.arange(vocab_size, device=device) * 0xCC9E2D51) & M32
     key = ((key << 15) | (key >> 17)) & M32
     return _wrapped((key * 0x1B873593) & M32)
 
 
 def _wrapped(x: Tensor) -> Tensor:
-    """int64 in [0, 2^32) -> int32 with the same bits."""
+    """Convert int64 in [0, 2^32) to int32 with the same bits."""
     return torch.where(x >= 2**31, x - 2**32, x).to(torch.int32)

@@ -1,1 +1,1 @@
-"""Sources of per-token statistics, one engine per file."""
+"""Scorers, which compute per-token statistics; one file per engine."""

@@ -11,31 +11,34 @@ from grpo_guard.logprob.stats import TokenStats
 
 
 class OutOfMemoryError(RuntimeError):
-    """Not even one completion fits into the memory budget; verifiers then abstain."""
+    """Raised when even a single completion does not fit into memory; verifiers then abstain."""
 
 
 class Scorer(Protocol):
-    """Per-token statistics of completions under one policy.
+    """Computes per-token statistics of completions under one policy.
 
     A scorer may be called from several threads and must return one result per sequence, in order.
 
     Two members are optional. ``check(spec)`` raises ValueError if `score` cannot compute what
     ``spec`` needs; verifiers call it when they are built, since otherwise an unsupported sampler
-    would show only in the middle of training, as an abstention for every completion. A scorer whose
-    ``replays`` is true takes ``replay=`` (a `Replay` or None) in `score`: every sequence then has a
-    seed and gets its margins, which `SeedReplayVerifier` needs.
+    would only be noticed in the middle of training, as an abstention on every completion. A scorer
+    whose ``replays`` is true accepts ``replay=`` (a `Replay` or None) in `score`: every sequence
+    then has a seed, and its statistics include the margins that `SeedReplayVerifier` needs.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the model's embedding."""
+        """Number of rows of the model's embedding."""
 
     @property
     def window(self) -> int | None:
-        """Longest sequence in tokens; None = unknown."""
+        """Maximum length of a sequence in tokens, or None if unknown."""
 
     def identity(self) -> dict[str, str]:
-        """What computes the numbers: architecture, engine, dtype. Profiles are tied to it."""
+        """Return what the numbers depend on: architecture, engine and dtype.
+
+        A profile is valid only for the identity under which it was measured.
+        """
 
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
@@ -43,12 +46,12 @@ class Scorer(Protocol):
         """Compute the statistics of each completion's tokens.
 
         Args:
-            sequences: Prompts and completions as ids.
+            sequences: Prompts and completions as token ids.
             spec: The declared sampler.
-            mass_margin: Widening of top-p at which ``edge_gap`` is taken.
+            mass_margin: How far top-p is widened for ``edge_gap``.
 
         Raises:
-            OutOfMemoryError: one of the sequences does not fit.
+            OutOfMemoryError: one of the sequences does not fit into memory.
             ValueError: this scorer cannot compute what ``spec`` needs.
         """
 
@@ -56,9 +59,9 @@ class Scorer(Protocol):
 def score_apart(
     score: Callable[[Sequence[Encoded]], list[TokenStats]], sequences: Sequence[Encoded]
 ) -> list[TokenStats | OutOfMemoryError]:
-    """Return statistics per completion, or an error if one does not fit by itself.
+    """Return each completion's statistics, or the error if it does not fit into memory by itself.
 
-    Halving the batch keeps one huge completion from turning the check off for all others.
+    Halving the batch prevents one huge completion from turning the check off for all the others.
     """
     if not sequences:
         return []

@@ -1,7 +1,7 @@
-"""The body's forward pass: hidden states that predict the completions' tokens.
+"""The forward pass of a model's body: the hidden states that predict the completions' tokens.
 
-Padding is on the right, where causal attention never looks back at it; without a mask, attention
-takes its fast causal path.
+Padding is on the right, where no token attends to it under causal attention. So no mask is needed,
+and attention takes its fast causal path.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from grpo_guard.logprob.kernels.head import HeadError
 
 logger = logging.getLogger("grpo_guard")
 
-# Eval mode belongs to the model, not to a scorer: with a lock per scorer, one would put the model
-# back into training mode while the other uses it, and dropout would reject honest work.
+# Eval mode belongs to the model, not to a scorer: with a lock per scorer, one scorer could put the
+# model back into training mode while another uses it, and dropout would get honest work rejected.
 _model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
 _model_locks_lock = threading.Lock()
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Hold the model for this thread, in eval mode and without gradients; restore modes after."""
+    """Lock the model for this thread, in eval mode without gradients; restore its modes on exit."""
     with _model_locks_lock:
         lock = _model_locks.setdefault(model, threading.Lock())
     with lock, torch.no_grad():
@@ -47,7 +47,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """Limit torch to ``count`` threads meanwhile, for this thread; None changes nothing."""
+    """Limit torch to ``count`` CPU threads inside the context; None changes nothing."""
     before = torch.get_num_threads()
     if count is None or count >= before:
         yield
@@ -62,8 +62,9 @@ def cpu_threads(count: int | None) -> Iterator[None]:
 class Crowding:
     """Warns once if scoring threads that spin while they wait get little processor time.
 
-    Next to busy processes such threads cost many times as much (docs/results/beside.json): let them
-    sleep, or use one. Passes of less than ``SECONDS`` are not judged.
+    Next to busy processes, threads that spin make scoring many times slower
+    (docs/results/beside.json); the remedy is to let them sleep or to use a single thread. Passes
+    shorter than ``SECONDS`` are not judged.
     """
 
     SECONDS, SHARE = 5.0, 0.6
@@ -73,7 +74,7 @@ class Crowding:
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
-        """Watch a computation that runs on torch's current threads."""
+        """Measure a computation that runs on torch's current number of threads."""
         threads = torch.get_num_threads()
         started, cpu = time.monotonic(), time.process_time()
         yield
@@ -100,7 +101,11 @@ def body_of(model: Any) -> Any:
 
 
 def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Run each completion after a copy of its prompt; [N, H], completions concatenated."""
+    """Run each completion after its own copy of the prompt.
+
+    Returns:
+        The hidden states, completions concatenated, shape [N, H].
+    """
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
     states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
     return torch.cat(
@@ -111,21 +116,23 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
 def forget_lengths(body: Any, device: torch.device) -> None:
     """Reset "dynamic" rotary frequencies, which a long pass leaves changed.
 
-    A pass below the original length resets them, but one of exactly that length or more does not,
-    so a long completion would change the numbers of the ones scored after it.
+    A pass shorter than the original length resets the frequencies, but a pass of that length or
+    more does not, so a long completion would change the numbers of the completions scored after it.
     """
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
 
 def with_cache(model: Any, cache: Any) -> dict[str, Any]:
-    """The argument of ``model(...)`` for a cache: releases of transformers from 5.24 on call it
-    ``cache`` and warn about the earlier name."""
+    """Return the keyword argument that passes a cache to ``model(...)``.
+
+    Since 5.24, transformers calls it ``cache`` and warns about the earlier name.
+    """
     named = "cache" in inspect.signature(model.forward).parameters
     return {"cache" if named else "past_key_values": cache}
 
 
 def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Like `row_states`, for completions that share a prompt: it runs once, and they use its cache.
+    """Like `row_states`, but run the prompt that all completions share only once, and cache it.
 
     A model whose cache cannot be shared may raise any exception.
     """
@@ -148,10 +155,10 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
 
 
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
-    """Expand one row of a cache to ``rows`` equal ones.
+    """Expand a cache of one row to ``rows`` equal rows.
 
-    `reorder_cache` can do that for every kind of layer. Plain ones are expanded as views: their
-    next update copies them anyway.
+    `reorder_cache` can do that for every kind of layer. Plain layers are expanded as views, since
+    their next update copies them anyway.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -165,7 +172,7 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Pad rows on the right to one length, [N, L]."""
+    """Pad rows on the right to equal length, [N, L]."""
     ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
@@ -175,7 +182,7 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 def left_padded(
     rows: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Pad rows on the left to one length, as for generation; ids and mask, [N, L]."""
+    """Pad rows on the left to equal length, as generation needs; return ids and mask, [N, L]."""
     longest = max(map(len, rows), default=0)
     ids = torch.full((len(rows), longest), pad)
     mask = torch.zeros_like(ids)

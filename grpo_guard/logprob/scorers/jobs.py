@@ -1,4 +1,4 @@
-"""Plan which completions go through the body together, and which share their prompt's pass."""
+"""Plan which completions go through the body together, and which share a pass over their prompt."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 
-# A shared pass saves tokens but costs a pass of its own: below this ratio of tokens, many small
+# Sharing a prompt saves tokens but takes a separate pass: below this ratio of tokens, many small
 # prompts are faster as rows of one batch.
 LEAST_GAIN = 1.25
-# Rows shorter than this share of the longest wait for the next batch, unless this one is small.
+# Rows shorter than this share of the longest row wait for the next batch, unless this batch is
+# small.
 LEAST_FILL = 0.6
 SMALL_BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Completions for one pass."""
+    """Completions that go through the body in one pass."""
 
-    indices: tuple[int, ...]  # longest first
-    shared: bool  # they have one prompt, which is run once for all of them
+    indices: tuple[int, ...]  # the completions, longest first
+    shared: bool  # whether all have the same prompt, which is then run once
 
     def halves(self) -> tuple[Job, ...]:
         middle = (len(self.indices) + 1) // 2
@@ -32,37 +33,37 @@ class Job:
 
 
 def unscaled_length(config: Any) -> int | None:
-    """Length up to which rotary frequencies are fixed; None if they are at every length.
+    """Return the length up to which rotary frequencies are fixed, or None if they always are.
 
     "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. So
-    one long hostile completion would change the numbers of every honest one in its batch.
+    one long hostile completion would change the numbers of every honest completion in its batch.
     """
     settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     settings = settings if isinstance(settings, dict) else {}
     lengths = [getattr(config, "max_position_embeddings", None)]
     depends = False
-    # The settings, and those of each layer type if they are nested.
+    # The settings themselves and, if they are nested, the settings of each layer type.
     for one in (settings, *(s for s in settings.values() if isinstance(s, dict))):
         kind = str(one.get("rope_type", one.get("type", "")))
         if "dynamic" in kind or kind in ("longrope", "su"):  # "su": longrope's first name
             depends = True
             lengths.append(one.get("original_max_position_embeddings"))
     lengths.append(getattr(config, "original_max_position_embeddings", None))
-    # The smallest of them: longer sequences run alone, which is always correct.
+    # The smallest length: longer sequences run alone, which is always correct.
     return min((int(n) for n in lengths if n), default=1) if depends else None
 
 
 def plan_jobs(
     sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool, together: int | None = None
 ) -> list[Job]:
-    """Form batches of similar length, within the plan.
+    """Form batches of completions of similar length, within the plan's sizes.
 
     Args:
-        sequences, plan: The completions with their prompts, and batch sizes.
-        share: Whether groups may share their prompt's pass.
-        together: If frequencies depend on the length (`unscaled_length`): the longest sequence that
-            may share a batch. Longer ones run alone, and no prompt is shared, because its keys
-            would carry frequencies of another length.
+        sequences, plan: The completions with their prompts, and the batch sizes.
+        share: Whether a group may share one pass over its prompt.
+        together: Maximum length of a sequence that may share a batch, if frequencies depend on the
+            length (`unscaled_length`); otherwise None. Longer sequences then run alone, and no
+            prompt is shared, because its keys would carry frequencies of another length.
     """
     if together is not None:
         lengths = {i: len(s.prompt_ids) + len(s.completion_ids) for i, s in enumerate(sequences)}
@@ -85,7 +86,7 @@ def plan_jobs(
 
 
 def _gain(prompt: int, completions: Sequence[int]) -> bool:
-    """Whether running the prompt once is worth a separate pass."""
+    """Whether running the prompt only once is worth a separate pass."""
     rows = len(completions) * prompt + sum(completions)
     return len(completions) > 1 and rows >= LEAST_GAIN * (prompt + sum(completions))
 

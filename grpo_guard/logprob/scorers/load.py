@@ -9,7 +9,7 @@ from grpo_guard.core.model_paths import missing, unreached, warn_unpinned
 
 
 class FromPretrained:
-    """A class whose first two arguments are a model and its tokenizer."""
+    """Adds `from_pretrained` to a class whose first two arguments are a model and its tokenizer."""
 
     @classmethod
     def from_pretrained(
@@ -25,8 +25,8 @@ class FromPretrained:
 
         Args:
             path_or_id, revision: A local folder, or a model id and its revision.
-            dtype, device: Default: fp32 on a CPU, bf16 on a GPU, which is used if there is one.
-            **options: As for the constructor.
+            dtype, device: By default the GPU with bf16 if there is one, else the CPU with fp32.
+            **options: Further arguments of the constructor.
 
         Raises:
             ValueError: there is no model or no tokenizer; the message names the folder or id.
@@ -49,15 +49,16 @@ def load_policy(
 
     Args:
         path_or_id: A local folder or a model id.
-        dtype: Name of a torch dtype, ``"auto"`` = as saved; default fp32 on a CPU, bf16 on a GPU.
-        device: Default: the GPU if there is one.
-        revision: Revision of a model id. Use a commit's hash: otherwise its owner can change the
-            weights.
+        dtype: Name of a torch dtype, or ``"auto"`` for the dtype of the saved weights. Default:
+            fp32 on a CPU, bf16 on a GPU.
+        device: A torch device; by default the GPU if there is one.
+        revision: Revision of a model id. Use a commit hash: otherwise the model's owner can change
+            the weights.
         local_files_only: Never contact the hub.
 
     Raises:
-        ValueError: an unknown dtype or device, or no model or tokenizer is found; a failed
-            allocation is raised as it is.
+        ValueError: the dtype or device is unknown, or no model or tokenizer is found. A failed
+            allocation is raised unchanged.
     """
     if not local_files_only:
         warn_unpinned(path_or_id, revision)
@@ -96,7 +97,7 @@ def load_policy(
 def _dtype(name: str | None, device: str) -> Any:
     import torch
 
-    # bf16 products are emulated on most CPUs: slower and less exact.
+    # bf16 products are emulated on most CPUs, which is slower and less exact.
     chosen = name or ("float32" if device == "cpu" else "bfloat16")
     found = chosen if chosen == "auto" else getattr(torch, chosen, None)
     if not isinstance(found, str | torch.dtype):
@@ -107,7 +108,7 @@ def _dtype(name: str | None, device: str) -> Any:
 
 
 def _require_model(path_or_id: str) -> None:
-    """Raise ValueError for neither a folder with a model in it nor, by its form, a model's id."""
+    """Raise ValueError unless this is a folder that contains a model, or has a model id's form."""
     path = Path(path_or_id)
     if path.exists():
         if not (path / "config.json").is_file():
@@ -117,7 +118,7 @@ def _require_model(path_or_id: str) -> None:
 
 
 def _usable(device: str | None) -> str | None:
-    """The device; raises ValueError if torch does not know it, or it is not on this machine."""
+    """Return the device; raise ValueError if torch does not know it or this machine lacks it."""
     import torch
 
     from grpo_guard.logprob.scorers.memory import ran_out_of_memory
@@ -136,5 +137,5 @@ def _usable(device: str | None) -> str | None:
 
 
 def _first_line(error: Exception) -> str:
-    """The loaders explain themselves over a dozen lines; the first says what is wrong."""
+    """Return the first line of a loader's error, which says what is wrong; a dozen lines follow."""
     return str(error).strip().partition("\n")[0][:300] or type(error).__name__

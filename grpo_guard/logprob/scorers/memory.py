@@ -14,32 +14,35 @@ from grpo_guard.logprob.stats import MOST_LEADERS
 
 LARGEST_DEFAULT = 4 * 2**30
 FEWEST_HEAD_ROWS = 16
-MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more do not make the product faster
+MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more rows do not make the product faster
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Sizes that keep a pass within its budget, by estimate."""
+    """Batch sizes estimated to keep a pass within its memory budget."""
 
     forward_tokens: int  # padded tokens in one forward pass of the body
-    cache_tokens: int  # prompts included, whose keys and values exist at the same time
+    cache_tokens: int  # tokens, prompts included, whose keys and values exist at the same time
     head_rows: int  # rows that share a tile of scores
-    strict: bool  # the user set the budget: work estimated to exceed it is not tried
+    strict: bool  # whether the user set the budget; work estimated to exceed it is then not tried
 
     @classmethod
     def of(cls, model: Any, budget: int | None) -> MemoryPlan:
-        """Half of the budget for the body's activations, a quarter each for cache and head.
+        """Allot half of the budget to the body's activations, and a quarter each to cache and head.
 
-        The budget is bytes on top of the weights; None = a quarter of free memory, at most 4 GiB.
+        The budget is in bytes on top of the weights; None means a quarter of the free memory, but
+        at most 4 GiB.
         """
         weight = model.get_input_embeddings().weight
         total = budget or _default_budget(weight.device)
         size, config = weight.element_size(), model.config.get_text_config()
         hidden = int(config.hidden_size)
         inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-        # Input, residual, normalised, attention's four projections and its result; the MLP's three.
+        # Eight of the hidden width: the input, the residual, the normalised states, attention's
+        # four projections and its result. Three of the inner width, in the MLP.
         activations = size * (8 * hidden + 3 * inner)
-        # Eager sums keep a dozen tiles; compiled, oneDNN's products need three smaller ones.
+        # Eager sums keep a dozen tiles; compiled sums with oneDNN's products need three smaller
+        # ones.
         vocab_size = len(weight)
         tiles = min(TILE, vocab_size) if weight.is_cuda else 12 * min(EAGER_CPU_TILE, vocab_size)
         row = 4 * (tiles + min(MOST_LEADERS, vocab_size) + 2 * hidden)
@@ -64,7 +67,7 @@ class MemoryPlan:
 
 
 def _cache_bytes(config: Any, size: int) -> int:
-    """One token's keys and values, counted twice: a cache that grows is copied."""
+    """Return the bytes of one token's keys and values, doubled since a growing cache is copied."""
     heads = int(config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -77,7 +80,7 @@ def _default_budget(device: torch.device) -> int:
     else:
         try:
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError, AttributeError):  # not every system reports it
+        except (ValueError, OSError, AttributeError):  # not every system reports free memory
             free = LARGEST_DEFAULT
     return max(2**26, min(LARGEST_DEFAULT, free // 4))
 
@@ -86,12 +89,13 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    # torch raises the last one, instead of OutOfMemoryError, if a GPU has no room for a context.
+    # torch raises an error with the last message, instead of OutOfMemoryError, if a GPU has no room
+    # for a context.
     messages = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
     return isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
 
 
 def release_cached_memory() -> None:
-    """Free what torch's CUDA allocator caches, so that a smaller attempt finds one large block."""
+    """Free the memory that torch's CUDA allocator caches, so that a smaller attempt finds room."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

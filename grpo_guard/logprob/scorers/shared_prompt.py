@@ -1,4 +1,4 @@
-"""Run a group's prompt once, after checking the result against plain rows."""
+"""Run a group's prompt once, after checking the result against running every row in full."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
 logger = logging.getLogger("grpo_guard")
 
-# Relative difference of hidden states: (mean over tokens, largest of any token). If an
-# architecture's cache cannot be shared, it is off by far more; bf16 rounds at 4e-3.
+# Tolerated relative difference of hidden states: (mean over tokens, largest of any token). If an
+# architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
 TOLERANCES = (1e-4, 1e-2)
 LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
 CHECKED_ROWS = 2
 
 
 def computed_low(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether states of this dtype, computed now, carry low precision's rounding: autocast returns
-    fp32 from products in bf16."""
+    """Whether states of this dtype that are computed now carry low precision's rounding.
+
+    That includes fp32 states under autocast, which come from products in bf16.
+    """
     exact = dtype in (torch.float32, torch.float64)
     return not exact or torch.is_autocast_enabled(device.type)
 
 
 def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str | None:
-    """Describe how two sets of hidden states, both [N, H], differ; None if they agree.
+    """Describe how two sets of hidden states, both [N, H], differ, or return None if they agree.
 
-    The mean alone would hide a few wrong tokens among hundreds of right ones, and those few would
-    reject an honest completion, or let a forged one pass.
+    The mean alone would hide a few wrong tokens among hundreds of right ones, and those few could
+    get an honest completion rejected or let a forged completion pass.
     """
     mean_tolerance, largest_tolerance = LOW_PRECISION_TOLERANCES if low_precision else TOLERANCES
     got, expected = got.float(), expected.float()
@@ -45,11 +47,11 @@ def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str |
 
 
 class SharedPrompts:
-    """Shares prompts' passes for as long as the results equal plain rows.
+    """Shares one pass over the prompt within a group, as long as the results equal plain rows.
 
-    The first group is run both ways, and again whenever a group is more than twice as long as all
-    those checked: a sliding window shows only beyond its length. An architecture that fails, by an
-    exception or by other numbers, is scored by plain rows from then on.
+    The first group is run both ways, and so is any group more than twice as long as all groups
+    checked before: a sliding window shows only beyond its length. After an exception or a
+    difference in the numbers, the architecture is scored by plain rows from then on.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -57,7 +59,7 @@ class SharedPrompts:
         self._checked_length = 0
 
     def states(self, body: Any, group: Sequence[Encoded], device: torch.device) -> Tensor:
-        """Hidden states that predict the group's tokens, [N, H]."""
+        """Return the hidden states that predict the tokens of a group's completions, [N, H]."""
         if not self.enabled:
             return row_states(body, group, device)
         try:

@@ -1,21 +1,21 @@
 """Token statistics from only the likeliest tokens per position, as serving engines list them.
 
-An engine lists, per position, the L likeliest tokens and the actual one with log-probs at
-temperature 1. Of the tokens below the list only the total is known, and every number here that
-depends on it is a bound on the side where honest work keeps its p-value:
+An engine lists, per position, the log-probs at temperature 1 of the L likeliest tokens and of the
+actual token. Only the total mass of the tokens below the list is known, and every number here that
+depends on that total is a bound, on the side where honest work keeps its p-value:
 
 * Differences of log-probs at T = 1 are differences of raw logits, so everything on the declared
   top-k (k <= L) is exact at every temperature: the support, its edge, the set K of the flattened
   distributions and their normalisers relative to K.
 * The total of exp(logit / T) over the vocabulary is known at T = 1 and bounded at other
-  temperatures: the unlisted mass r lies on N = V - L tokens of at most c each, c the least listed
-  probability, so sum p^a lies between N (r/N)^a and r c^(a-1), a = 1/T (Jensen, and p <= c;
-  the other way round for a < 1).
+  temperatures: the unlisted mass r is spread over N = V - L tokens of at most c each, where c is
+  the lowest listed probability. So sum p^a lies between N (r/N)^a and r c^(a-1) for a = 1/T
+  (Jensen, and p <= c; the other way round for a < 1).
 
-Why K may be cut off at the end of the list: a factor of the e-process in `evidence.py` is Q/P on K
+K may be cut off at the end of the list: a factor of the e-process in `evidence.py` is Q/P on K
 and 1 outside, and its mean under honest sampling is at most 1 for any K that depends on the prefix
-alone, as long as the support's share of K is a top set of K. The L listed tokens depend on the
-prefix; a token that the engine lists only because it was actually there is not counted in K.
+alone, as long as the part of K in the support is a top set of K. The L listed tokens depend only on
+the prefix; a token that the engine lists only because it was actually sampled is not counted in K.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from grpo_guard.logprob.stats import FLATTENINGS, Floats, Ints, TokenStats
 # Token id -> (log-prob at T = 1, rank counted from 1).
 Position = Mapping[int, tuple[float, int]]
 
-# fp32 log-probs of a list may sum to this much too much or too little; an unlisted mass that was
-# underestimated would make honest tokens look less likely than they are.
+# The probabilities of a list, from fp32 log-probs, may sum to this much too much or too little.
+# Underestimating the unlisted mass would make honest tokens look less likely than they are.
 SLACK = 1e-5
 
 
-# Replaces the raw logits, whose level the engine does not report. Margins grow with it under
-# profiles with ``ulps``; below 32 it does not widen the built-in ones.
+# Used in place of the raw logits, whose level the engine does not report. Margins grow with the
+# logit under profiles with ``ulps``; below 32 it does not widen those of the built-in profiles.
 ASSUMED_LOGIT: Final = 31.0
 
 
 class TopListError(ValueError):
-    """The engine's answer is not a list of the likeliest tokens with log-probs."""
+    """Raised when the engine's answer is not a list of the likeliest tokens with log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopList:
     """The engine's lists for the n positions of a completion."""
 
-    top: Floats  # log-probs at T = 1 of the L likeliest tokens, falling, [n, L]
+    top: Floats  # log-probs at T = 1 of the L likeliest tokens, in descending order, [n, L]
     own: Floats  # log-prob of the actual token, [n]
-    listed: NDArray[np.bool_]  # whether the actual token is one of the L, [n]
+    listed: NDArray[np.bool_]  # whether the actual token is among the L likeliest, [n]
     own_rank: Ints
-    """The engine's rank of an unlisted actual token: how many tokens are at least as likely, itself
-    included; [n]."""
+    """The engine's rank of the actual token, used if it is unlisted: the number of tokens at least
+    as likely, itself included; [n]."""
     vocab_size: int
 
     @classmethod
@@ -69,11 +69,17 @@ class TopList:
         length: int,
         vocab_size: int,
     ) -> TopList:
-        """Parse the engine's answer; ``length`` is L.
+        """Parse the engine's answer.
+
+        Args:
+            positions: The listed tokens of each position.
+            tokens: The actual token at each position.
+            length: Number L of tokens in each list.
+            vocab_size: Number of tokens in the vocabulary.
 
         Raises:
-            TopListError: a position lacks its token or is shorter than L, or the numbers are not
-                log-probs (a server that runs with ``--logprobs-mode raw_logits``).
+            TopListError: a list lacks the position's actual token or does not have length L, or the
+                numbers are not log-probs (a server run with ``--logprobs-mode raw_logits``).
         """
         if len(positions) != len(tokens):
             raise TopListError(f"expected {len(tokens)} positions, got {len(positions)}")
@@ -96,20 +102,20 @@ class TopList:
             np.array(ranks, dtype=np.int64),
             vocab_size,
         )
-        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN passes: it is the model's own
+        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN passes: it comes from the model
             raise TopListError("expected log-probs, got numbers whose exponentials sum to over 1")
         return table
 
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list."""
+    """Weights exp((log-prob - the row's largest) / T) of tokens, and bounds on their totals."""
 
-    weights: Floats  # of the list, [n, L]
-    own: Floats  # of the actual token, [n]
-    least: Floats  # total over the vocabulary, [n]
-    most: Floats  # the same at T = 1
-    rest_most: Floats  # its unlisted part, [n]
+    weights: Floats  # weights of the listed tokens, [n, L]
+    own: Floats  # weight of the actual token, [n]
+    least: Floats  # lower bound on the total over the vocabulary, [n]
+    most: Floats  # upper bound on that total, equal to ``least`` at T = 1, [n]
+    rest_most: Floats  # upper bound on the unlisted part of the total, [n]
 
     @classmethod
     def of(cls, table: TopList, temperature: float) -> _Totals:
@@ -139,7 +145,7 @@ class _Totals:
 
 
 def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
-    """Bounds on the probability at T = 1 of everything below the list, shapes [n]."""
+    """Return a lower and an upper bound on the unlisted tokens' total probability at T = 1, [n]."""
     missing = 1.0 - np.exp(top).sum(-1)
     most = np.clip(np.minimum(missing + SLACK, unlisted * np.exp(top[:, -1])), 0.0, 1.0)
     return np.clip(missing - SLACK, 0.0, most), most
@@ -148,15 +154,15 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
 def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
     """Compute the statistics of each position's actual token; `VLLMScorer` documents the fields.
 
-    Needs L >= ``spec.top_k`` >= 1, no repetition penalty and not sglang's top-p.
+    Requires L >= ``spec.top_k`` >= 1, no repetition penalty, and no top-p under sglang.
     """
     top, own = table.top, table.own
     total = _Totals.of(table, spec.temperature)
     log_most = np.log(total.most)
     above = top > own[:, None]
     n_above = above.sum(-1)
-    # Two upper bounds on the mass of everything no likelier: the sum, which has no digits left in
-    # the far tail, and the count of such tokens times the largest weight of each.
+    # Two upper bounds on the mass of all tokens no likelier than the actual one: their sum, which
+    # has no digits left in the far tail, and their number times the largest weight of any of them.
     by_sum = (np.where(above, 0.0, total.weights).sum(-1) + total.rest_most) / total.most
     by_count = (table.vocab_size - n_above) * total.own / total.least
     kth = top[:, spec.top_k - 1, None]
@@ -181,16 +187,17 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
 
 
 def _log_flat_mass(members: Floats) -> Floats:
-    """log sum p^b over the members; -inf means outside, even for b = 0; [n, L] -> [n, 3]."""
+    """Return log sum p^b over the members of K, [n, L] -> [n, 3]; -inf marks a non-member, even for
+    b = 0."""
     inside = members > -np.inf
     finite = np.where(inside, members, 0.0)
     sums = [np.exp(b * finite).sum(-1, where=inside) for b in FLATTENINGS]
-    # Only NaN can leave no member at all; then nothing is known.
+    # Only NaN can leave K without any member, and then nothing is known.
     return np.stack([np.log(np.where(s > 0, s, np.nan)) for s in sums], axis=-1)
 
 
 def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float) -> Floats:
-    """Return the least log-prob at T = 1 that the declared sampler keeps, shape [n]."""
+    """Return the lowest log-prob at T = 1 that the declared sampler keeps, shape [n]."""
     top, k = table.top, spec.top_k
     in_top_k = top >= top[:, k - 1, None]
     scaled = (top - top[:, :1]) / spec.temperature
@@ -199,7 +206,8 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
     if spec.top_p < 1:
         eligible = in_top_k & min_p if spec.engine == "vllm" else in_top_k
         # Tokens tied with the k-th may continue below the list. Then the mass that top-p counts is
-        # larger than listed and the nucleus wider: assume as many as the unlisted mass allows.
+        # larger than listed and the nucleus is wider: assume as many ties as the unlisted mass
+        # allows.
         cut = eligible[:, -1] & (table.vocab_size > top.shape[-1])
         weights = np.where(eligible, total.weights, 0.0)
         tied = np.where(cut, _most_tied(table, total), 0.0)
@@ -211,7 +219,8 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
 
 
 def _most_tied(table: TopList, total: _Totals) -> Floats:
-    """Largest weight of unlisted tokens that are as likely as the last listed one, shape [n]."""
+    """Return the largest possible total weight of unlisted tokens that tie with the last listed
+    one, shape [n]."""
     unlisted = table.vocab_size - table.top.shape[-1]
     _, mass = _unlisted_mass(table.top, unlisted)
     each = np.exp(table.top[:, -1])

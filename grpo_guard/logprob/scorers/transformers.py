@@ -1,4 +1,4 @@
-"""Score completions with a transformers model: one forward of the body, and the head by tiles."""
+"""Score completions with a transformers model: one forward of its body, then its head by tiles."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from grpo_guard.logprob.scorers.memory import (
 from grpo_guard.logprob.scorers.shared_prompt import SharedPrompts
 from grpo_guard.logprob.stats import TokenStats
 
-# Largest relative disagreement between the tiled head and the model's own logits.
+# Maximum relative difference between the tiled head and the model's own logits.
 HEAD_TOLERANCE = 2e-2
 
 
 class TransformersScorer:
-    """Per-token statistics under a causal language model.
+    """Computes per-token statistics under a causal language model.
 
     The model is used as it is at the moment of the call: pass the object that is being trained, and
-    every round is verified with that round's weights. During the call it is in eval mode, since
-    dropout would look like drift.
+    every round is verified with that round's weights. During the call the model is in eval mode,
+    since dropout would look like drift.
 
     Args:
         model: A transformers causal language model.
         memory_budget: Bytes on top of the weights, at least 1 MiB, within which batches and tiles
-            are planned; a sequence estimated to need more by itself is not scored. None: a quarter
-            of free memory at the call, at most 4 GiB.
+            are planned; a sequence estimated to need more by itself is not scored. None for a
+            quarter of the memory that is free at the call, but at most 4 GiB.
         shared_prompts: Run a prompt once for all its completions if that saves work.
-        threads: CPU threads that scoring may use, at least 1; None = torch's own number.
+        threads: Maximum number of CPU threads for scoring, at least 1, or None for torch's number.
 
     Raises:
         HeadError: the model has no output head.
@@ -78,7 +78,7 @@ class TransformersScorer:
             raise ValueError(
                 f"memory_budget: expected bytes >= 1048576 or None, got {memory_budget!r}"
             )
-        # A PEFT model injects its adapters into the base model, which scores like any other.
+        # A PEFT model injects its adapters into the base model, which scores like any other model.
         _refuse_prompt_learning(model)
         self._given = model
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -95,14 +95,14 @@ class TransformersScorer:
 
     @property
     def window(self) -> int | None:
-        """Longest sequence in tokens, from the model's config."""
+        """Maximum length of a sequence in tokens, from the model's config."""
         config = self.model.config.get_text_config()
         length = getattr(config, "max_position_embeddings", None)
         return int(length) if length else None
 
     @property
     def unscaled_length(self) -> int | None:
-        """Longest sequence whose numbers cannot depend on its batch; None = any length."""
+        """Maximum length at which a sequence's numbers cannot depend on its batch; None if any."""
         return unscaled_length(self.model.config.get_text_config())
 
     def identity(self) -> dict[str, str]:
@@ -129,9 +129,9 @@ class TransformersScorer:
         With ``replay`` every sequence needs a seed, and the statistics have replay margins.
 
         Raises:
-            OutOfMemoryError: a sequence does not fit, even by itself.
-            HeadError: the model's logits are not those of its output head, or some of them are
-                not numbers (a ValueError; found by the first call).
+            OutOfMemoryError: a sequence does not fit into memory even by itself.
+            HeadError: the model's logits are not those of its output head, or some of the logits
+                are NaN (a ValueError; found by the first call).
             ValueError: prompt learning has become the PEFT model's active adapter.
         """
         results: dict[int, TokenStats] = {}
@@ -149,10 +149,10 @@ class TransformersScorer:
         return [results[i] for i in range(len(sequences))]
 
     def plain_states(self, sequence: Encoded) -> Tensor:
-        """Hidden states that predict one completion's tokens, [n, H], as a reference for others.
+        """Return the hidden states that predict one completion's tokens, [n, H], for comparison.
 
         Raises:
-            HeadError, ValueError: as `score`.
+            HeadError, ValueError: as for `score`.
         """
         with eval_mode(self.model):
             self._check_model()
@@ -163,7 +163,7 @@ class TransformersScorer:
     def _run(
         self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
     ) -> dict[int, TokenStats]:
-        """Run a job; while memory runs out, split it in halves with smaller sizes."""
+        """Run a job; as long as memory runs out, split it into halves with smaller sizes."""
         chosen = [sequences[i] for i in job.indices]
         try:
             stats = self._score(chosen, job.shared, asked, plan)
@@ -225,20 +225,20 @@ class TransformersScorer:
             self._check_head()
 
     def _check_head(self) -> None:
-        """Require that the tiled head gives the model's own logits; refuse unknown transforms."""
+        """Require that the tiled head gives the model's own logits; unknown transforms fail."""
         head = head_of(self.model)
         ids = torch.arange(min(4, head.vocab_size), device=self.device)[None]
-        # Trainers wrap `forward` of this object in mixed precision; use the class's own, to compare
-        # like with like.
+        # Trainers wrap this object's `forward` in mixed precision; use that of the class, to
+        # compare like with like.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
         rows = torch.arange(len(states), device=self.device)
         own = whole_rows(scores_of(states, head, 1.0, None), rows)
         if bool(own.isnan().all() and expected.isnan().all()):
-            return  # broken weights: there are no numbers, and the head is checked later
-        # Equal infinities (tokens masked by their bias) are no difference; NaN always is. If NaN
-        # passed, a single masked token would hide any transform of all the others.
+            return  # broken weights: all logits are NaN, and the head is checked by a later call
+        # Equal infinities (tokens masked by their bias) are no difference, but NaN always is one.
+        # If NaN passed, a single masked token would hide any transform of all the others.
         error = (own - expected).abs().masked_fill(own == expected, 0.0).max().item()
         scale = expected.masked_fill(~expected.isfinite(), 0.0).abs().max().item()
         if not error <= HEAD_TOLERANCE * max(1.0, scale):
@@ -252,7 +252,7 @@ class TransformersScorer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters of a call of `TransformersScorer.score`."""
+    """The parameters of one call of `TransformersScorer.score`."""
 
     spec: SamplingSpec
     mass_margin: float
@@ -276,7 +276,7 @@ def split(stats: HeadStats, lengths: Sequence[int]) -> list[TokenStats]:
 
 
 def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
-    """Refuse a sequence estimated to exceed, by itself, a budget that the user set."""
+    """Refuse a sequence that is estimated to exceed, by itself, the budget that the user set."""
     room = min(plan.forward_tokens, plan.cache_tokens)
     longest = max((len(s.prompt_ids) + len(s.completion_ids) for s in sequences), default=0)
     if plan.strict and longest > room:
@@ -291,8 +291,9 @@ def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
 
 
 def _refuse_prompt_learning(model: Any) -> None:
-    """Refuse prompt learning. The PEFT model's own forward adds virtual tokens, and scoring never
-    calls it: the numbers would be the base model's, and honest completions would look forged."""
+    """Refuse prompt learning. Its virtual tokens are added by the PEFT model's own forward, which
+    scoring never calls: the numbers would be the base model's, and honest completions would look
+    forged."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(

@@ -18,51 +18,52 @@ __all__ = ["EngineUnavailableError", "VLLMScorer"]
 
 
 class VLLMScorer:
-    """Per-token statistics under the policy that a vLLM engine serves.
+    """Computes per-token statistics under the policy that a vLLM engine serves.
 
-    The engine must hold exactly the weights that the completions are declared to come from: load
-    each round's before scoring. vLLM lists, per position, log-probs at T = 1 of the ``n_logprobs``
-    likeliest tokens and of the actual one, whatever the temperature (vllm 0.32 and 0.33;
-    `top_stats.py` explains the arithmetic). From that, with p at the declared temperature:
+    The engine must hold exactly the weights that the completions are declared to come from, so load
+    each round's weights before scoring. Whatever the temperature, vLLM lists, per position, the
+    log-probs at T = 1 of the ``n_logprobs`` likeliest tokens and of the actual token (vllm 0.32 and
+    0.33). From these, the following fields are computed, with p at the declared temperature
+    (`top_stats.py` explains the arithmetic):
 
     ===================  =========================================================================
     field                value
     ===================  =========================================================================
-    edge_gap             exact; under top-p at most the true one if tokens tied with the k-th
-                         may continue below the list, so always with n_logprobs = top_k
-    in_set, and the      exact for K = the listed tokens of the top-k with their ties; any K that
-    differences of       the prefix alone decides keeps the e-process valid
+    edge_gap             exact; under top-p a lower bound if tokens tied with the k-th may
+                         continue below the list, as they always may with n_logprobs = top_k
+    in_set, and the      exact if K is the listed tokens of the top-k with their ties; any K that
+    differences of       depends on the prefix alone keeps the e-process valid
     logprob,
     log_set_mass,
     log_flat_mass
-    logprob,             exact at T = 1, else lower bounds, using the largest possible normaliser
+    logprob,             exact at T = 1, else lower bounds from the largest possible normaliser
     max_logprob,
     log_set_mass,
     mass_above,
-    log_flat_mass        (b = 0 exact, else as above); mass_above of an unlisted token: a lower
-                         bound at every T
-    tail_mass            upper bound, at T = 1 of listed tokens up to 1e-5
-    rank                 exact for listed tokens; else at most the number of tokens that are at
-                         least as likely, which is vLLM's own rank: ties count as above
-    ties                 those in the list
+    log_flat_mass        (exact for b = 0, else as above); mass_above of an unlisted token is a
+                         lower bound at every T
+    tail_mass            upper bound; for listed tokens at T = 1 exact to within 1e-5
+    rank                 exact for listed tokens; else vLLM's own rank, which counts the tokens at
+                         least as likely: tokens that tie count as likelier
+    ties                 number of tied tokens in the list
     entropy              log V, an upper bound
-    logit                31: vLLM does not report the level of the logits
+    logit                31, since vLLM does not report the level of the logits
     replay_margin        None
     ===================  =========================================================================
 
-    It can feed `LogProbBoundVerifier` within the limits of `check`, and tests on tail masses,
-    conservatively (above T = 1 hardly at all, because the unlisted mass may have any weight); it
-    cannot feed seed replay.
+    The scorer suffices for `LogProbBoundVerifier` within the limits of `check`, and for tests on
+    tail masses, which are then conservative (above T = 1 they detect hardly anything, because the
+    unlisted mass may have any weight). The scorer does not support seed replay.
 
     Args:
-        backend: Provides the lists.
+        backend: Provides the lists of the likeliest tokens.
         model: Name of the policy, for `identity`.
-        vocab_size: Rows of the model's embedding.
-        window: Longest sequence that the policy takes, in tokens, which the nodes may fill: a
-            longer completion is its author's fault. None = unknown. The engine needs
-            max_model_len >= window + 1, since it always generates a token; a sequence that is too
-            long only for the engine raises ValueError.
-        dtype: The dtype that the engine computes in, as declared; the engine is not asked.
+        vocab_size: Number of rows of the model's embedding.
+        window: Maximum length in tokens of a sequence that the policy takes, or None if unknown.
+            The nodes may use all of it, and a longer completion is its author's fault. The engine
+            needs max_model_len >= window + 1, since it always generates a token; a sequence that is
+            too long only for the engine raises ValueError.
+        dtype: The declared dtype of the engine's computation; the engine is not asked.
 
     Raises:
         ValueError: an argument is out of range.
@@ -102,13 +103,13 @@ class VLLMScorer:
         dtype: str = "unknown",
         **options: Any,
     ) -> VLLMScorer:
-        """Ask a vLLM server; needs the ``openai`` package.
+        """Build a scorer that queries a vLLM server; needs the ``openai`` package.
 
         Args:
-            base_url, model, options: As for `ServerBackend`.
+            base_url, model, options: Arguments of `ServerBackend`.
             config: Local model folder whose config.json supplies ``vocab_size`` and ``window`` if
                 they are not given. Nothing is downloaded.
-            vocab_size: Rows of the model's embedding.
+            vocab_size: Number of rows of the model's embedding.
             window, dtype: As for the constructor.
 
         Raises:
@@ -131,8 +132,9 @@ class VLLMScorer:
         """Refuse a sampler that a list of the likeliest tokens cannot decide.
 
         Raises:
-            ValueError: top-k off or longer than the list, a repetition penalty (it needs the logits
-                of all seen tokens), or sglang's top-p (it counts the whole distribution).
+            ValueError: top-k is off or larger than the list, or the sampler has a repetition
+                penalty (which needs the logits of all seen tokens) or sglang's top-p (which counts
+                the whole distribution).
         """
         n = self.backend.n_logprobs
         if not 1 <= spec.top_k <= n:
@@ -158,7 +160,7 @@ class VLLMScorer:
 
         Raises:
             ValueError: see `check`; or a sequence exceeds the window or the engine's limit.
-            EngineUnavailableError: no usable answer in time; its ``cause`` gives the reason.
+            EngineUnavailableError: there was no usable answer in time; ``cause`` gives the reason.
         """
         self.check(spec)
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
@@ -188,7 +190,7 @@ class VLLMScorer:
 
 
 def _read_config(folder: str | Path | None) -> dict[str, Any]:
-    """Read vocab_size and max_position_embeddings from a model folder; {} without one."""
+    """Read a model folder's config.json; return {} if no folder is given."""
     if folder is None:
         return {}
     path = Path(folder) / "config.json"

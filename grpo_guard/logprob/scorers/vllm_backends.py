@@ -1,4 +1,4 @@
-"""The source of `VLLMScorer`'s lists: a vLLM server over HTTP."""
+"""The backend of `VLLMScorer`: a vLLM server queried over HTTP."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.scorers.top_stats import Position
 
-# JSON has no -inf; vLLM's server sends this instead.
+# JSON has no -inf; vLLM's server sends this number instead.
 MINUS_INFINITY = -9999.0
 
 
 class EngineUnavailableError(RuntimeError):
-    """The engine gave no usable answer, through no fault of any completion's author.
+    """Raised when the engine gave no usable answer, through no fault of any completion's author.
 
     Args:
-        cause: TIMEOUT, RATE_LIMITED or PROVIDER: the abstention's cause.
-        engine_wide: Every sequence would fail alike. False if a single one may be the reason: the
-            batch is then halved to find it, or one crafted completion would abstain for all.
+        cause: Cause of the abstention: TIMEOUT, RATE_LIMITED or PROVIDER.
+        engine_wide: Whether every sequence would fail in the same way. If a single sequence may be
+            the reason, the batch is halved to find it, since otherwise one crafted completion could
+            make the verifier abstain on all of them.
     """
 
     def __init__(self, cause: Cause, message: str, *, engine_wide: bool = False) -> None:
@@ -34,25 +35,26 @@ class EngineUnavailableError(RuntimeError):
 
 Lists = list[Position]
 _PACE = ("retry-after", "retry-after-ms", "x-should-retry")
-"""Headers by which a server would decide how long the client sleeps, and hold a slot for it."""
+"""Headers with which a server could make the client sleep, holding one of its slots meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBackend:
-    """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
+    """vLLM's OpenAI-compatible server, queried for completions of token-id prompts.
 
-    May be called from several threads. One request per sequence. The client retries connection
-    errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
+    Sends one request per sequence and may be called from several threads. The client retries
+    connection errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
 
     Args:
-        base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
-        model: The served model name.
-        n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
-            declared top-k; more make the bounds tighter and the answers larger.
-        api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
+        base_url: URL of the API with its version, such as ``http://127.0.0.1:8000/v1``.
+        model: Name under which the server offers the model.
+        n_logprobs: Number of tokens listed per position: at most the server's ``--max-logprobs``
+            (20 unless raised) and at least the declared top-k. More tokens make the bounds tighter
+            and the answers larger.
+        api_key: The server's key; OPENAI_API_KEY from the environment is never sent.
         timeout: Seconds for one whole call of `lists`, retries included.
-        concurrency: Requests in flight at the same time.
-        attempts: Attempts per sequence, for transient errors.
+        concurrency: Maximum number of requests in flight at the same time.
+        attempts: Maximum number of attempts per sequence if errors are transient.
 
     Raises:
         ValueError: an argument is out of range.
@@ -79,14 +81,14 @@ class ServerBackend:
             raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
+        """Return one list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
 
-        A list holds the ``n_logprobs`` likeliest tokens, and the actual one if it is not among
+        A list holds the ``n_logprobs`` likeliest tokens, and the actual token if it is not among
         them.
 
         Raises:
             ValueError: the server refuses a sequence, such as one longer than its window.
-            EngineUnavailableError: no usable answer in time.
+            EngineUnavailableError: there was no usable answer in time.
         """
         return _run(lambda: self._all(sequences, starts))
 
@@ -112,7 +114,7 @@ class ServerBackend:
                 asyncio.timeout(self.timeout),
                 openai.AsyncOpenAI(
                     base_url=self.base_url,
-                    # Not None: the client would send OPENAI_API_KEY, another service's secret.
+                    # Given None, the client would send OPENAI_API_KEY, another service's secret.
                     api_key=self.api_key or "none",
                     max_retries=self.attempts - 1,
                     timeout=self.timeout,
@@ -128,7 +130,7 @@ class ServerBackend:
             # A server that refused until the end was not slow.
             cause = _cause_of(refused[-1]) if refused else Cause.TIMEOUT
             reason = f"; last: HTTP {refused[-1]}" if refused else ""
-            # A server that answered some is up, so the others may be what it hangs on.
+            # A server that answered some sequences is up, so it may be the others that it hangs on.
             answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
                 cause,
@@ -189,7 +191,7 @@ def _parse(answer: Any, ids: Sequence[int], start: int) -> Lists:
         (choice,) = answer.choices
         raw = choice.prompt_logprobs
         echoed = choice.prompt_token_ids
-        # A server that cuts or changes the prompt would score something else.
+        # A server that truncated or changed the prompt would be scoring something else.
         if len(raw) != len(ids) or (echoed is not None and list(echoed) != list(ids)):
             raise ValueError(f"{len(raw)} positions for {len(ids)} tokens, or other tokens")
         return [
@@ -201,13 +203,13 @@ def _parse(answer: Any, ids: Sequence[int], start: int) -> Lists:
 
 
 def _logprob(value: float | None) -> float:
-    if value is None:  # NaN, from a server whose JSON has none
+    if value is None:  # NaN, which JSON cannot express
         return math.nan
     return -math.inf if value <= MINUS_INFINITY else float(value)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, list[Lists]]]) -> list[Lists]:
-    """Run it to the end, even if the caller's thread already runs an event loop."""
+    """Run a coroutine to completion, even if the caller's thread already runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
