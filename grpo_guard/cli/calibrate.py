@@ -1,4 +1,4 @@
-"""``grpo-guard calibrate``."""
+"""The command ``grpo-guard calibrate``."""
 
 from __future__ import annotations
 

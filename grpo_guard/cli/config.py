@@ -112,7 +112,7 @@ _OF_PRESETS = ("preset", "state")
 def _installed(
     wanted: Iterable[str], options: Callable[[str], type[Options]]
 ) -> dict[str, type[Options]]:
-    """Return the options of those wanted names whose packages are installed."""
+    """Return the options of each wanted name whose packages are installed."""
     found: dict[str, type[Options]] = {}
     for name in wanted:
         with suppress(ImportError):

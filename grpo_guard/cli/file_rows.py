@@ -43,7 +43,7 @@ _OTHERS: Final[Mapping[bytes, tuple[str, str]]] = {
 
 
 def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
-    """Yield (place, row) for each row of a file or folder in any format that is supported."""
+    """Yield (place, row) for each row of a file or folder in any supported format."""
     if source.is_dir():
         yield from _of_folder(source)
         return

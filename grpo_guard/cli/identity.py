@@ -1,4 +1,4 @@
-"""``grpo-guard identity``."""
+"""The command ``grpo-guard identity``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def verify(
     ] = None,
     mapped: Mapped = None,
 ) -> None:
-    """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""
+    """Check the signed envelopes of a file. Exit 1 if any is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.nodes.identity.gate import ANY_ROUND, Identity
     from grpo_guard.nodes.identity.ring import KeyRing

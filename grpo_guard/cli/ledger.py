@@ -1,4 +1,4 @@
-"""``grpo-guard ledger``."""
+"""The command ``grpo-guard ledger``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from grpo_guard.core.rollouts import rollout_of
 _MOST_NAMES: Final = 1_000
 """Maximum number of files in a folder among which a similar name is looked for."""
 WATCHED: Final = ("node", "task", "completion_ids")
-"""Fields without which some verifiers have nothing to do."""
+"""Names of fields without which some verifiers have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)

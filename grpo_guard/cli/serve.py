@@ -1,4 +1,4 @@
-"""``grpo-guard serve``."""
+"""The command ``grpo-guard serve``."""
 
 from __future__ import annotations
 

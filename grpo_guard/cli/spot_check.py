@@ -1,4 +1,4 @@
-"""``grpo-guard spot-check``."""
+"""The command ``grpo-guard spot-check``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``grpo-guard verify``."""
+"""The command ``grpo-guard verify``."""
 
 from __future__ import annotations
 

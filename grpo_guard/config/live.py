@@ -18,7 +18,7 @@ _LOADING: Final = ("model", "dtype", "device", "revision")
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A policy in memory for a guard file to run on, and what the policy's nodes have agreed on.
+    """The policy in memory on which a guard file runs, and the settings that all nodes agreed on.
 
     Args:
         model: The model object that is being trained.

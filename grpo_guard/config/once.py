@@ -1,4 +1,4 @@
-"""`check`: one text, one verdict, for experiments and for filters outside a trainer."""
+"""`check` judges a single text, for experiments and for filters outside a trainer."""
 
 from __future__ import annotations
 

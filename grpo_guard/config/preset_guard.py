@@ -59,8 +59,8 @@ def guard_of(
     tokenizer: Any = None,
     workers: int | None = None,
 ) -> Guard:
-    """Combine the verifiers with one that rejects nodes convicted by the ledger, and make a guard
-    of them with this ledger."""
+    """Make a guard of the verifiers and a ledger, with an `ExclusionVerifier` that rejects
+    completions from nodes that the ledger has convicted."""
     ledger = store.ledger()
     stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)
     if reader is not None:

@@ -77,7 +77,7 @@ class HonestScores:
         return self.p_of(0.0)
 
     def p_of(self, score: float) -> float:
-        """The conformal p-value of a score."""
+        """Return the conformal p-value of a `score`."""
         at_most = bisect_right(self.scores, score)
         if at_most == len(self.scores) < self.completions or score >= 1.0:
             return 1.0

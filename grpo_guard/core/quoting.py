@@ -47,8 +47,9 @@ def log_handler() -> logging.Handler:
 def shown(value: Any, most: int = 80) -> str:
     """Quote an untrusted value for a message: escaped, in ASCII, at most ``most`` characters.
 
-    Any value other than text and plain numbers is shown as its type: `repr` may raise, for example
-    for an integer of 4,300 digits or deep nesting, or not return for lists that contain each other.
+    Any value other than text and plain numbers is shown as its type: `repr` may raise, for an
+    integer of more than 4,300 digits or deep nesting, and may never return for lists that contain
+    each other.
     """
     # Check the type, because `isinstance` reads `__class__`, which may raise; and use the built-in
     # types' own methods, because a subclass may have a `__repr__` that raises.

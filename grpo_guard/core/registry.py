@@ -55,7 +55,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Load the class registered under a name, or the one at ``package.module:Class``.
+    """Load the class registered under a name, or the class at ``package.module:Class``.
 
     Raises:
         UnknownNameError: the class does not exist; the message lists known names and the closest.

@@ -92,7 +92,10 @@ class _AnswerError(TypeError):
 
 
 class _GivenUpError(RuntimeError):
-    """A completion was not tried, because too many others failed; `cause` is the last failure's."""
+    """Completions that were not tried, because too many others failed.
+
+    `cause` is the cause of the last failure.
+    """
 
     def __init__(self, cause: Cause | None) -> None:
         self.cause = cause

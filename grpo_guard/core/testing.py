@@ -81,8 +81,8 @@ class VerifierContract:
         raise NotImplementedError(f"{type(self).__name__}.make: expected it to return a verifier")
 
     def make_broken(self) -> CompletionVerifier | None:
-        """Return the verifier without a resource that it needs (a server or a model); None if it
-        needs none."""
+        """Return the verifier without a resource that it needs, such as a server or a model; None
+        if it needs no resource."""
         return None
 
     def test_it_says_what_it_is(self) -> None:

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a verdict has its outcome. Each cause allows certain outcomes; see `Cause.outcomes`."""
+    """The reason for a verdict's outcome. Each cause allows certain outcomes, see `outcomes`."""
 
     # The verifier looked at the completion and decided on the evidence, either way.
     JUDGED = "judged"
@@ -128,7 +128,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a verdict cost, even if it is an abstention.
+    """The cost of a verdict, even of an abstention.
 
     Args:
         requests: Number of requests to a model, including retries.

@@ -83,15 +83,15 @@ class CompletionVerifier(Runnable):
         """Whether the verifier may find a completion NOT_APPLICABLE because of something that the
         sender can claim or omit.
 
-        Combinators skip such a verdict; if every member gives one, nothing has been judged.
+        Combinators skip such a verdict; if all members give it, nothing has been judged.
         """
         return False
 
     @property
     def idle_without(self) -> Mapping[str, str]:
-        """Fields of `Completion` -> what the verifier leaves undone without them, such as
-        ``{"node": "looks at nothing"}``. `Guard` warns once if no completion in a batch has such a
-        field."""
+        """Mapping from fields of `Completion` to what the verifier leaves undone without them, such
+        as ``{"node": "looks at nothing"}``. `Guard` warns once if no completion in a batch has such
+        a field."""
         return {}
 
     @property
@@ -388,7 +388,7 @@ def _flattened(
             flat.extend(member.members)
         else:
             flat.append(member)
-    # A cascade shows a member that occurs again other completions, so it must stay twice.
+    # In a cascade, a member that occurs twice sees other completions the second time: keep both.
     if len(flat) == len(members) or kind not in (AllOf, AnyOf):
         return flat
     return list({id(member): member for member in flat}.values())
