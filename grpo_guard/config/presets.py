@@ -76,7 +76,7 @@ def same_weights(
     Args:
         model: The policy: the model object that is being trained, or the folder or id of a model to
             load, such as ``"org/policy"``.
-        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``. None if
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None if
             ``model`` is a folder or id, from which the tokenizer is loaded too.
         sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
@@ -134,7 +134,7 @@ def shared_seed(
     Args:
         model: The policy: the model object that is being trained, or the folder or id of a model to
             load, such as ``"org/policy"``.
-        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``. None if
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None if
             ``model`` is a folder or id, from which the tokenizer is loaded too.
         sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.

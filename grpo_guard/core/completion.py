@@ -87,7 +87,7 @@ class Completion(_Marked):
         rollout: Label that a rollout's segments share, see `grpo_guard.core.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
-        finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
+        finish_reason: Why the sender's engine stopped, such as ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Spans of tokens and characters that were not sampled, such as tool results and user
             turns. A claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
