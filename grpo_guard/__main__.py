@@ -1,4 +1,4 @@
-"""``python -m grpo_guard``."""
+"""Entry point of ``python -m grpo_guard``."""
 
 from grpo_guard.cli.main import app
 

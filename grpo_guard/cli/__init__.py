@@ -1,1 +1,1 @@
-"""The command line: one file per command, with heavy imports inside the commands."""
+"""The command line: one module per command, with heavy imports inside the commands."""

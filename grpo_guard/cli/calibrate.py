@@ -1,4 +1,4 @@
-"""``grpo-guard calibrate``."""
+"""The command ``grpo-guard calibrate``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calibrate(
     ] = False,
     mapped: Mapped = None,
 ) -> None:
-    """Measure a drift profile on honest completions; --rules: how often rules reject them.
+    """Measure a drift profile on honest completions or, with --rules, how often rules reject them.
 
     Exit 2 on bad input.
     """
@@ -85,7 +85,7 @@ def calibrate(
 
 
 def _require_ids(completions: Sequence[Completion], source: Path) -> None:
-    """Raise InputError before a model is loaded if there is nothing to measure."""
+    """Raise InputError before a model is loaded if no completion has token ids to measure."""
     from grpo_guard.core.jsonl import InputError
 
     if completions and all(one.completion_ids is None for one in completions):
@@ -95,10 +95,10 @@ def _require_ids(completions: Sequence[Completion], source: Path) -> None:
 
 
 def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
-    """The options of a guard's log-prob verifiers.
+    """Return the options of each log-prob verifier in a guard.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the guard has no such verifier.
     """
     from grpo_guard.config import ConfigError
 
@@ -112,12 +112,13 @@ def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
 
 
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
-    """Build the log-prob verifiers of a guard, with one copy of the weights.
+    """Build the log-prob verifiers of a guard, with a single copy of the weights.
 
-    Their ``profile`` is left out: it may be the very file that is to be written.
+    Their ``profile`` is left out, because it may be the very file that is to be written.
 
     Raises:
-        ConfigError: the guard has none, one is malformed, or they differ in sampler or scorer.
+        ConfigError: the guard has no such verifiers, one of them is malformed, or they differ in
+            sampler or scorer.
     """
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
     from grpo_guard.logprob.calibrate import require_same
@@ -139,7 +140,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
 
 
 def table(result: ProfileFile) -> Table:
-    """The figures that a person wants to see first."""
+    """Tabulate the figures of a measured profile that a person wants to see first."""
     from rich.table import Table
 
     shown = Table(title=f"{result.name}: {result.tokens:,} tokens")
@@ -176,7 +177,7 @@ def table(result: ProfileFile) -> Table:
 
 
 def warnings(result: ProfileFile) -> Iterator[str]:
-    """Signs that the data or the declared sampler are wrong."""
+    """Yield warnings of signs that the data or the declared sampler are wrong."""
     too_many = [count for count in result.tail_counts if count.exceeds]
     if too_many:
         worst = max(too_many, key=lambda count: count.seen)
@@ -196,7 +197,8 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 
 
 def _line_of(source: Path, index: int, mapped: list[str] | None) -> int:
-    """Number of a completion's line, or of its row, from 1, if the file has no lines."""
+    """Return the number of a completion's line, from 1, or the number of its row if the file does
+    not consist of lines."""
     from grpo_guard.cli.formats import is_plain
     from grpo_guard.cli.rows import is_piped
     from grpo_guard.core.jsonl import read_objects

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from grpo_guard.core.completion import Completion
     from grpo_guard.core.verifier import CompletionVerifier
 
-# Verifiers that compare the completions of a group need it whole, and within one call.
+# Verifiers that compare the completions of a group need the whole group in one call.
 MOST_AT_ONCE = 1000
 
 
 def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str] = ()) -> None:
-    """Run every verifier without log-probs over honest completions and write its scores."""
+    """Run each verifier that reads no log-probs over honest completions, and write the scores."""
     from rich.table import Table
 
     from grpo_guard.cli.rows import completions_of
@@ -48,10 +48,11 @@ def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str]
 
 
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
-    """Scores of honest completions from each verifier of a guard that reads no log-probs.
+    """Score honest completions with each verifier of a guard that reads no log-probs.
 
     Raises:
-        ConfigError: the guard has none, two share a name, or one abstains on everything.
+        ConfigError: the guard has no such verifier, two of them share a name, or one of them
+            abstains on every completion.
     """
     from grpo_guard.cli.rows import group_of, whole_groups
     from grpo_guard.config import ConfigError
@@ -78,7 +79,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 
 
 def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
-    """The verifiers without log-probs, built without calibrations and without remembered state."""
+    """Build the verifiers that read no log-probs, without calibrations or remembered state."""
     from grpo_guard.config import build_verifier
     from grpo_guard.core.ensemble import inner_verifiers
     from grpo_guard.core.verifier import Composed

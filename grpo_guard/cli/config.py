@@ -18,7 +18,7 @@ app = typer.Typer(help="Check a guard file, or print what it may contain.", no_a
 
 
 def verifiers() -> None:
-    """List verifiers and presets: names, options, types, defaults, and what each needs."""
+    """List verifiers and presets with their options, types, defaults and what each needs."""
     from grpo_guard.config import WRAPPERS, verifier_options
     from grpo_guard.config.preset_options import preset_options
     from grpo_guard.config.presets import PRESETS
@@ -62,7 +62,7 @@ def schema() -> None:
 
 
 def guard_schema() -> dict[str, Any]:
-    """The JSON schema of a guard file, with the verifiers whose packages are installed."""
+    """Build the JSON schema of a guard file, with the verifiers whose packages are installed."""
     from pydantic.json_schema import models_json_schema
 
     from grpo_guard.config import GuardConfig, verifier_options
@@ -112,7 +112,7 @@ _OF_PRESETS = ("preset", "state")
 def _installed(
     wanted: Iterable[str], options: Callable[[str], type[Options]]
 ) -> dict[str, type[Options]]:
-    """The options of each name whose packages are installed."""
+    """Return the options of each wanted name whose packages are installed."""
     found: dict[str, type[Options]] = {}
     for name in wanted:
         with suppress(ImportError):
@@ -121,7 +121,7 @@ def _installed(
 
 
 def _combinations(verifier: dict[str, Any]) -> list[dict[str, Any]]:
-    """Schemas of the nodes that hold verifiers, and of a class of one's own."""
+    """Build the schemas of nodes that combine verifiers, and of a user's own class."""
     several = {"type": "array", "items": verifier, "minItems": 1}
     held = dict.fromkeys(("all", "any", "vote", "cascade"), several)
     held |= dict.fromkeys(("not", "ray"), verifier)

@@ -1,4 +1,4 @@
-"""``grpo-guard doctor``: what is installed, what verifiers lack, whether kernels are right."""
+"""``grpo-guard doctor``: what is installed, what verifiers lack, and whether kernels are right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from grpo_guard.cli.terminal import echo
 
-# Above this, the log-probs of the tiled head differ from float64's by more than rounding.
+# Above this difference, the tiled head's log-probs differ from float64 by more than rounding.
 TOLERANCE = 1e-4
 
 
@@ -32,7 +32,7 @@ def doctor() -> None:
 
 
 def _installed() -> list[str]:
-    """One line for grpo-guard and one for each extra."""
+    """Return a line about grpo-guard and a line about each extra's packages."""
     found = [f"grpo-guard {_version('grpo-guard')}, Python {platform.python_version()}"]
     extras: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("grpo-guard") or []:
@@ -87,7 +87,7 @@ def _device() -> list[str]:
 
 
 def _kernels() -> list[str]:
-    """Compare the log-probs and ranks of a small head with float64."""
+    """Compare the log-probs and ranks of a small head with a computation in float64."""
     if _version("torch") is None:
         return []
     import torch

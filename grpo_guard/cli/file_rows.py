@@ -1,4 +1,4 @@
-"""Read the rows of files that trainers and other tools write: one at a time, in their order."""
+"""Read the rows of files that trainers and other tools write, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, objects_of, parse_
 Row = Mapping[str, Any]
 
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
-"""Largest size in bytes of a log that is one JSON object."""
+"""Maximum size in bytes of a log that is a single JSON object."""
 MOST_TIMES: Final = 100
-"""A compressed file may unpack to this many times its size."""
+"""A compressed file may unpack to at most this many times its size."""
 ALWAYS_UNPACKED: Final = 4 * MAX_LINE_BYTES
-"""Any compressed file may unpack to this many bytes, however small it is."""
+"""Any compressed file may unpack to this many bytes, however small the file is."""
 _IN_FOLDERS: Final = (".parquet", ".jsonl", ".jsonl.gz", ".eval")
 _GZIP: Final = b"\x1f\x8b"
 _UNPACK: Final = "unpack it, or name the file in it"
@@ -43,7 +43,7 @@ _OTHERS: Final[Mapping[bytes, tuple[str, str]]] = {
 
 
 def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
-    """(place, row) of whatever ``source`` is."""
+    """Yield (place, row) for each row of a file or folder in any supported format."""
     if source.is_dir():
         yield from _of_folder(source)
         return
@@ -58,11 +58,11 @@ def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def kind_of(source: Path) -> str:
-    """The suffix that fits a file's content, whatever its name: a Parquet file may have any name,
-    and JSON lines may be compressed or in a file called ``.json``.
+    """Return the suffix that fits a file's content, whatever the file is called: a Parquet file may
+    have any name, and JSON lines may be compressed or in a ``.json`` file.
 
     Raises:
-        InputError: the format is known but cannot be used, or the file cannot be read.
+        InputError: the file's format is known but not supported, or the file cannot be read.
     """
     try:
         with source.open("rb") as file:
@@ -115,7 +115,7 @@ def _of_folder(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _numbered(path: Path) -> tuple[Any, ...]:
-    """Sort key by the numbers in a name: 9.jsonl comes before 10.jsonl."""
+    """Sort key that respects the numbers in a name: 9.jsonl comes before 10.jsonl."""
     parts = re.split(r"(\d{1,18})", str(path))
     return tuple((int(p), "") if p.isdigit() else (0, p) for p in parts)
 
@@ -167,7 +167,7 @@ def _of_lines(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _of_eval(source: Path) -> Iterator[tuple[str, Row]]:
-    """A log of inspect_ai: an archive with a file for each sample."""
+    """Read a log of inspect_ai, which is an archive with a file for each sample."""
     with zipfile.ZipFile(source) as archive:
         names = [n for n in archive.namelist() if n.startswith("samples/") and n.endswith(".json")]
         for name in sorted(names, key=lambda name: _numbered(Path(name))):
@@ -216,14 +216,15 @@ def _whole(source: Path) -> dict[str, Any]:
 
 
 def list_hint(start: bytes, source: object) -> str:
-    """The remedy for a file that is a single JSON list; "" for other files."""
+    """Return the remedy for a file that is a single JSON list; "" for any other file."""
     if not start.lstrip().startswith(b"["):
         return ""
     return f"; write one object a line: jq -c '.[]' {shlex.quote(str(source))}"
 
 
 def first_row(source: Path) -> Row | None:
-    """The first line's object; None if it is not an object, which `_of_lines` reports."""
+    """Return the object in the first line of a file; None if that line is not an object, which
+    `_of_lines` reports later."""
     try:
         with opened_lines(source) as file:
             return parse_object(file.readline(MAX_LINE_BYTES + 1), MAX_LINE_BYTES)
@@ -232,22 +233,22 @@ def first_row(source: Path) -> Row | None:
 
 
 def is_compressed(source: Path) -> bool:
-    """Whether it is compressed by gzip, whatever its name."""
+    """Whether a file is compressed by gzip, whatever its name."""
     with source.open("rb") as file:
         return file.read(2) == _GZIP
 
 
 def unpacked(source: Path) -> io.BufferedReader:
-    """The content of a file compressed by gzip."""
+    """Open the unpacked content of a file that is compressed by gzip."""
     return io.BufferedReader(_Unpacked(source))
 
 
 class _Unpacked(io.RawIOBase):
-    """Reads a compressed file, but at most `MOST_TIMES` its size: a few bytes could unpack to
-    gigabytes.
+    """Reads a compressed file up to the limits `MOST_TIMES` and `ALWAYS_UNPACKED`, since a small
+    file could unpack to gigabytes.
 
     Raises:
-        InputError: when it is read: the file is damaged, or unpacks to more.
+        InputError: on reading, if the file is damaged or unpacks to more than the limits allow.
     """
 
     def __init__(self, source: Path) -> None:
@@ -285,19 +286,20 @@ class _Unpacked(io.RawIOBase):
 
 @contextmanager
 def opened_lines(source: Path) -> Iterator[IO[bytes]]:
-    """A file of lines, decompressed if necessary, placed after its byte order mark."""
+    """Open a file of lines, decompressed if necessary, and skip its byte order mark."""
     with unpacked(source) if is_compressed(source) else source.open("rb") as file:
         behind_mark(file)
         yield file
 
 
 def behind_mark(file: IO[bytes]) -> None:
-    """Skip the byte order mark at the beginning of a file, if it has one."""
+    """Skip the byte order mark at the beginning of a file if there is one."""
     if file.read(len(BOM_UTF8)) != BOM_UTF8:
         file.seek(0)
 
 
 def is_rollout(row: Row) -> bool:
-    """Whether a line comes from a dump of verl or prime-rl. No `Completion` line looks like one."""
+    """Whether a row comes from a dump of verl or prime-rl. A row in the fields of `Completion`
+    never looks like such a row."""
     verl = "input" in row and "output" in row and "text" not in row
     return verl or isinstance(row.get("completion"), list)

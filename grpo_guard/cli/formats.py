@@ -1,8 +1,8 @@
-"""Convert the files that trainers and other tools write to lines of JSON, one completion per line.
+"""Convert the files that trainers and other tools write to JSON lines, one completion per line.
 
-Reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
-and prime-rl, and logs of inspect_ai. Columns get the names of `Completion`'s fields; columns that
-match no field are left out, and listed.
+The module reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps
+of verl and prime-rl, and logs of inspect_ai. Columns are renamed to the fields of `Completion`;
+columns that match no field are left out and listed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from grpo_guard.core.registry import with_remedy
 
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
 _MOST_LISTED: Final = 12
-"""Columns, and unknown fields, that a message lists."""
+"""Maximum number of columns or unknown fields that a message lists."""
 _MOST_LEFT_OUT: Final = 1_000
-"""Columns that are remembered; a hostile file may have others in each row."""
+"""Maximum number of unread columns that are remembered; a hostile file may have new columns in each
+row."""
 _DELIMITED: Final = {".csv": "", ".tsv": ", sep='\\t'"}
-# Field -> the names that other tools give it, the surest first.
+# Field -> names that other tools use for it, the most certain first.
 _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
     "text": ("completion", "response", "output", "generated_text", "completions"),
     "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
@@ -40,10 +41,10 @@ _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def mapping_of(pairs: list[str]) -> dict[str, str]:
-    """Field -> column, from ``--map FIELD=NAME``.
+    """Parse options ``--map FIELD=NAME`` into a mapping from field to column.
 
     Raises:
-        InputError: one is malformed, or names no field.
+        InputError: an option is malformed, or its FIELD does not exist.
     """
     found: dict[str, str] = {}
     for one in pairs:
@@ -64,7 +65,7 @@ def mapping_of(pairs: list[str]) -> dict[str, str]:
 
 
 def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
-    """Whether a file is JSON lines of `Completion`'s own fields, which need no conversion."""
+    """Whether a file is JSON lines with the fields of `Completion`, which need no conversion."""
     if source.is_dir() or mapped or kind_of(source) != ".jsonl":
         return False
     first = first_row(source)
@@ -72,10 +73,10 @@ def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
 
 
 def require_known_format(source: Path) -> None:
-    """Refuse CSV, which has no types and of which a text may be many lines.
+    """Refuse CSV and TSV files, which have no types, and where one text may span many lines.
 
     Raises:
-        InputError: with the line that converts the file.
+        InputError: the file is of such a kind; the message has the code that converts it.
     """
     separator = _DELIMITED.get(source.suffix.lower())
     if separator is not None:
@@ -87,13 +88,13 @@ def require_known_format(source: Path) -> None:
 
 
 def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> list[str]:
-    """Write the completions of a file or folder as lines of JSON, in their order.
+    """Write the completions of a file or folder as JSON lines, in their original order.
 
     Returns:
         The columns that no field was read from.
 
     Raises:
-        InputError: it cannot be read, its format is unknown, or a column is missing.
+        InputError: the source cannot be read, its format is unknown, or a column is missing.
     """
     left_out: dict[str, None] = {}
     try:
@@ -111,7 +112,8 @@ def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> lis
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names of columns for a message: escaped, since a sender may have chosen them, and bounded."""
+    """List names of columns in a message: escaped, since a sender may have chosen them, and limited
+    in number."""
     found = list(names)
     more = len(found) - _MOST_LISTED
     shortened = [unquoted(name, 40) for name in found[:_MOST_LISTED]]
@@ -119,11 +121,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def require_fields(row: Row) -> None:
-    """Refuse a line of JSON with fields that a completion does not have, all of them at once: one
-    of them may be a field with a typo, which must not pass as if it were missing.
+    """Refuse a JSON line that has fields unknown to `Completion`, and report all of them at once.
+    An unknown field may be a misspelt one, which must not be treated as missing.
 
     Raises:
-        InputError: ``FIELDS: expected ..., got ...``, with the mapping that reads them.
+        InputError: ``FIELDS: expected ..., got ...``, with the ``--map`` options that read them.
     """
     unknown = [name for name in row if name not in _FIELDS]
     if not unknown:
@@ -146,7 +148,7 @@ def require_fields(row: Row) -> None:
 
 
 def _options(mapped: Mapping[str, str]) -> str:
-    """``--map`` options as they are typed."""
+    """Format ``--map`` options as they are typed in a shell."""
     return " ".join(f"--map {field}={_word(column)}" for field, column in mapped.items())
 
 
@@ -157,13 +159,13 @@ def _word(column: str) -> str:
 def _guesses(
     fields: Iterable[str], columns: Iterable[str], *, surely: bool = False
 ) -> dict[str, str]:
-    """Field -> the column that probably holds it, by the nearest name of any field.
+    """Guess for each field which column holds it, by the most similar name of any field.
 
     Args:
-        fields: That look for a column.
-        columns: That are free.
-        surely: Only prompt and text may have a name that is merely similar: if they are missing,
-            "ask" is rather the prompt than a misspelt "task".
+        fields: Fields without a column.
+        columns: Columns that are not read yet.
+        surely: Whether to accept merely similar names only for prompt and text. If these are
+            missing, "ask" is more likely the prompt than a misspelt "task".
     """
     called = {name: f for f in reversed(_FIELDS) for name in (f, *_CALLED.get(f, ()))}
     wanted, found = set(fields), dict[str, str]()
@@ -180,7 +182,7 @@ def _guesses(
 
 
 def _fields(place: str, row: Row, mapped: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """A row's values by field, and the columns that are not read."""
+    """Return the values of a row by field, and the columns that are not read."""
     taken = set(mapped.values())
     columns = {field: mapped.get(field) or _column(field, row, taken) for field in _FIELDS}
     read = {field: column for field, column in columns.items() if column in row}
@@ -203,7 +205,7 @@ def _missing(
     unread: list[str],
     mapped: Mapping[str, str],
 ) -> InputError:
-    """The error for all columns that a row lacks, with the options that name them."""
+    """Build the error for all columns that a row lacks, with the options that would name them."""
     several = len(missing) > 1
     expected = "columns of these names" if several else "a column of this name"
     meant = _guesses(missing, unread)
@@ -234,7 +236,7 @@ def _value(field: str, value: Any) -> Any:
 
 
 def _text_of(message: Any) -> str:
-    """The text of a message, or "" if no model wrote it."""
+    """Return the text of a chat message, or "" if the message is not the assistant's."""
     if isinstance(message, str):
         return message
     if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
@@ -246,7 +248,8 @@ def _text_of(message: Any) -> str:
 
 
 def _message(message: Any) -> Any:
-    """Only role and content: logs add ids and sources, and Arrow fills in missing fields."""
+    """Reduce a chat message to role and content: logs add ids and sources, and Arrow adds empty
+    fields."""
     if not isinstance(message, dict):
         return message
     return {key: message[key] for key in ("role", "content") if message.get(key) is not None}

@@ -1,4 +1,4 @@
-"""``grpo-guard identity``."""
+"""The command ``grpo-guard identity``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_guard.cli.inputs import Mapped, bad_input
 from grpo_guard.cli.terminal import echo
 
 BATCH = 1024
-# Refusals that are shown line by line; all are counted.
+# Maximum number of refusals shown line by line; all refusals are counted.
 MOST_SHOWN = 20
 
 app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, check signatures.")
@@ -57,14 +57,14 @@ def verify(
     ] = None,
     mapped: Mapped = None,
 ) -> None:
-    """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""
+    """Check the signed envelopes of a file. Exit 1 if any is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.nodes.identity.gate import ANY_ROUND, Identity
     from grpo_guard.nodes.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
     with bad_input(ValueError, ImportError), opened(source, mapped or ()) as lines:
-        # Without a file of keys we check whether signatures are valid, not whose they are.
+        # Without a file of keys, we check that signatures are valid, but not who signed.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
         gate = Identity(ring, run=run, late=ANY_ROUND)
         rows = Rows(lines.file, str(source))

@@ -1,4 +1,4 @@
-"""Say once for a whole file which verifiers have nothing to do, since it lacks a field."""
+"""Say once for a whole file which verifiers have nothing to do, because the file lacks a field."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def idle_notes(guard: Guard, rows: Rows, source: Path, left_out: list[str]) -> list[str]:
-    """A note for each field that verifiers need and no row has; the guard's own warning, which
-    knows one batch and no columns, is disabled.
+    """Return a note for each field that verifiers need and no row has. The guard's own warning,
+    which knows only one batch and no columns, is disabled.
 
     Args:
-        guard: Of the command.
-        rows: Of the file.
-        source: Its name.
-        left_out: Its columns that no field was read from.
+        guard: The guard that verifies the file.
+        rows: Rows of the file.
+        source: Name of the file.
+        left_out: Columns of the file that no field was read from.
     """
     guard.idle.mute()
     idle = idle_without(guard.verifier)

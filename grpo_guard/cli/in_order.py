@@ -1,4 +1,4 @@
-"""Write lines in order, although they come in any order."""
+"""Write lines in order, although they arrive in any order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TextIO
 
 
 class InOrder:
-    """Writes each line once all lines before it are written.
+    """Writes each line once all preceding lines are written.
 
     Completions of one prompt are verified together wherever they are in a file, so some verdicts
-    come early. These wait in a temporary file; memory holds only the place and length of each line.
+    come early. These wait in a temporary file; memory holds only the place and length of each
+    waiting line.
 
     Args:
-        file: The file to write to; flushed whenever lines were added.
-        first: Number of the first line that is missing.
+        file: The file to write to; it is flushed whenever lines have been added.
+        first: Number of the first line that is still missing.
     """
 
     def __init__(self, file: TextIO, first: int = 0) -> None:
@@ -25,7 +26,7 @@ class InOrder:
         self._end = 0
 
     def put(self, number: int, line: str) -> None:
-        """Write the line, or keep it until its turn comes."""
+        """Write the line now, or keep it until all preceding lines are written."""
         if number != self._next:
             encoded = line.encode()
             self._spool.seek(self._end)
@@ -40,7 +41,7 @@ class InOrder:
             self._file.write(self._spool.read(place[1]).decode())
             self._next += 1
         if not self._waiting:
-            self._end = 0  # its space is reused
+            self._end = 0  # reuse the space of the temporary file
         self._file.flush()
 
     def __enter__(self) -> InOrder:

@@ -1,4 +1,4 @@
-"""``grpo-guard init`` writes a guard file from three answers; ``config check`` tests one."""
+"""``grpo-guard init`` writes a guard file from three answers; ``config check`` tests the file."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _asked(question: str, default: bool) -> bool:
 
 
 def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
-    """The file's content: a preset with its options and comments."""
+    """Return the content of a guard file: a preset with its options and with comments."""
     preset = "different_weights"
     if same_weights:
         preset = "shared_seed" if seeds else "same_weights"
@@ -122,9 +122,9 @@ def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
 def check(
     config: Annotated[Path, typer.Argument(metavar="FILE", help="The guard, as YAML.")],
 ) -> None:
-    """Build a file's guard, models included; show its verifiers and the columns that it needs.
+    """Build the guard of a file, models included; show its verifiers and the columns it needs.
 
-    Exit 2 if it cannot be built; the message names the field.
+    Exit 2 if the guard cannot be built; the message names the field.
     """
     from grpo_guard.config import GuardConfig
     from grpo_guard.config.trial import tried
@@ -148,7 +148,8 @@ def _describe(config: Path, guard: Guard) -> None:
 
 
 def _names(verifier: CompletionVerifier) -> list[str]:
-    """Names of the members; a reader is a root of its own around the members that it asks about."""
+    """Return the names of a verifier's members. A reader comes last: it wraps the members whose
+    findings it decides."""
     from grpo_guard.core.verifier import Composed
 
     if not isinstance(verifier, Composed):

@@ -1,4 +1,4 @@
-"""Helpers that several commands share: how they refuse files, and which verifiers files hold."""
+"""Helpers shared by commands: how they refuse files, and which verifiers a guard file has."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Mapped: TypeAlias = Annotated[
 
 @contextmanager
 def bad_input(*kinds: type[Exception]) -> Iterator[None]:
-    """End the command with status 2 and the error's message if one of ``kinds`` is raised, or an
-    `InputError`, a `ConfigError` or a `FileExistsError`."""
+    """End the command with status 2 and the error's message if the block raises one of ``kinds``,
+    `InputError`, `ConfigError` or `FileExistsError`."""
     from grpo_guard.config import ConfigError
     from grpo_guard.core.jsonl import InputError
 
@@ -34,10 +34,10 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def require_folder_of(out: Path) -> None:
-    """Refuse a folder, or a file in a folder that does not exist, before any work.
+    """Check before any work that the output is not a folder, and that the folder it goes to exists.
 
     Raises:
-        InputError: with the remedy.
+        InputError: the output cannot be written; the message gives the remedy.
     """
     from grpo_guard.core.jsonl import InputError
 
@@ -56,7 +56,7 @@ def _no_folder(out: Path) -> str:
 
 
 def tell_left_out(source: Path, columns: list[str]) -> None:
-    """One notice of the columns that no field was read from."""
+    """Print a single notice of the columns that no field was read from."""
     from grpo_guard.cli.formats import listed
 
     if len(columns) == 1:
@@ -69,7 +69,8 @@ def tell_left_out(source: Path, columns: list[str]) -> None:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """End the command with status 1 if a result cannot be written; 2 if its folder is missing."""
+    """End the command with status 1 if the block cannot write the result, or with status 2 if the
+    result's folder is missing."""
     try:
         yield
     except OSError as error:
@@ -84,7 +85,7 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
     """Whether the verifier of a leaf scores tokens under the shared policy.
 
     Raises:
-        ConfigError: no verifier has that name.
+        ConfigError: no verifier has the name in the leaf's ``type``.
     """
     from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load
@@ -93,6 +94,6 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
         kind = load(VERIFIERS, str(leaf["type"]))
     except UnknownNameError as error:
         raise ConfigError(f"verifier.type: {error}") from None
-    # By name: to import the class is to load torch, which only those verifiers need.
+    # Compared by name: importing the class would load torch, which only these verifiers need.
     names = {f"{base.__module__}.{base.__qualname__}" for base in getattr(kind, "__mro__", ())}
     return "grpo_guard.logprob.verifier.LogProbVerifier" in names

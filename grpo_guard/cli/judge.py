@@ -1,4 +1,4 @@
-"""``grpo-guard judge``: thresholds for a judge; the eval suite adds ``probe``."""
+"""``grpo-guard judge``: thresholds for a judge. The eval suite adds the command ``probe``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def calibrate(
     ] = 0.02,
     mapped: Mapped = None,
 ) -> None:
-    """Find the p_yes threshold that rejects a share ALPHA of honest work. Exit 2 on bad input."""
+    """Find the p_yes threshold that rejects at most a share ALPHA of honest work.
+
+    Exit 2 on bad input.
+    """
     from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import ConfigError, GuardConfig, build_verifier, unwrapped
     from grpo_guard.judge.errors import JudgeSetupError
@@ -54,13 +57,13 @@ def calibrate(
 
 
 def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
-    """The largest threshold that rejects new honest work with chance ``alpha`` at most.
+    """Return the largest threshold that rejects new honest work with probability at most ``alpha``.
 
-    Conformal: a new honest value is below the k-th smallest of n with chance k / (n + 1) at most,
-    since each of the n + 1 is equally likely to have any rank.
+    This is conformal: a new honest value is below the k-th smallest of n values with probability at
+    most k / (n + 1), since each of the n + 1 values is equally likely to have any rank.
 
     Raises:
-        ValueError: too few values for so small an ``alpha``.
+        ValueError: there are too few values for so small an ``alpha``.
     """
     k = min(math.floor(alpha * (len(p_yes) + 1)), len(p_yes))
     if k < 1:

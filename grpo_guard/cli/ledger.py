@@ -1,4 +1,4 @@
-"""``grpo-guard ledger``."""
+"""The command ``grpo-guard ledger``."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def show(
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
-    """Show each node's state, and why. Works while a run writes; exit 2 if PATH is not a ledger.
+    """Show the state of each node, and why. Works during a run; exit 2 if PATH is not a ledger.
 
-    States: "not enough evidence yet" ("clear" in --json); "soft", which is
-    watched; "hard", whose completions are rejected; "released", until a
-    round is judged after "ledger release".
+    States: "not enough evidence yet" ("clear" in --json); "soft": the node is
+    watched; "hard": its completions are rejected; "released": cleared by
+    "ledger release", and no round has been judged since.
 
     "e" is what a stake of 1, bet on the node being worse than its peers, has
-    grown to. "level" is how close that is to excluding the node: soft
-    from 0.5, hard from 1.
+    grown to. "level" is how close e is to excluding the node: soft from 0.5,
+    hard from 1.
     """
     import json
 
@@ -81,7 +81,7 @@ def release(
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
 ) -> None:
-    """Clear one node: its past no longer counts. Exit 2 if the ledger or the node is unknown."""
+    """Clear a node: its past no longer counts. Exit 2 if the ledger or the node is unknown."""
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
@@ -97,7 +97,7 @@ def release(
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
-    """The evidence that a counting rule has on each node: e-values, the largest first."""
+    """List the evidence of a counting rule on each node: e-values, the largest first."""
     import json
 
     from grpo_guard.nodes.counts import counted_in
@@ -114,11 +114,11 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
-    """One row per node, the worst first; names are not read as markup.
+    """Tabulate the nodes, one row per node, the worst first. Names are not read as markup.
 
-    A row is one line if all rows fit into the console's width. Otherwise a row has several lines:
-    numbers are never broken, and words only if they are longer than their column, since a node's
-    name can have any length.
+    Each row is a single line if all rows fit the width of the console. Otherwise rows have several
+    lines. Numbers are never broken, and words only if they are longer than their column, since a
+    node's name can have any length.
     """
     from rich.measure import Measurement
 
@@ -129,7 +129,7 @@ def table(console: Console, nodes: list[Standing], title: str) -> Table:
 
 
 def _table(nodes: list[Standing], title: str, between: str) -> Table:
-    """The table; ``between`` separates a count from its share."""
+    """Make the table of nodes; ``between`` separates a count from its percentage."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -149,7 +149,7 @@ def _table(nodes: list[Standing], title: str, between: str) -> Table:
 
 
 def state(standing: Standing) -> str:
-    """A node's standing as text, with its empty slots."""
+    """Describe the state of a node, and how many of its slots are empty."""
     if standing.state.value != "clear":
         described = f"{standing.state.value} since round {standing.since}"
     elif standing.released:
@@ -165,24 +165,24 @@ def state(standing: Standing) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """A share as a percentage."""
+    """Format a share as a percentage; ``-`` for None."""
     return "-" if rate is None else f"{rate:.2%}"
 
 
 def evidence(standing: Standing) -> tuple[str, str]:
-    """The e-value, as a power of ten since it grows without limit, and the level."""
+    """Format a node's e-value, as a power of ten because it grows without limit, and its level."""
     if standing.peers < 2:
         return "-", "-"
     return f"10^{standing.log_e / 2.302585:.1f}", f"{standing.level:.2f}"
 
 
 def reasons_line(standing: Standing) -> str:
-    """The reasons for a node's standing, as one line."""
+    """Format the reasons for which a node was rejected, as one line."""
     reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
     return f"{standing.node} was rejected for: {reasons}"
 
 
 def hint_line(hint: SybilHint) -> str:
-    """A phrase that several nodes share, as one line."""
+    """Format a phrase that several nodes share, as one line."""
     nodes = ", ".join(hint.nodes[:10]) + (" ..." if len(hint.nodes) > 10 else "")
     return f"shared phrase (up to {hint.count} times a node): {hint.excerpt!r}: {nodes}"

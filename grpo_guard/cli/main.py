@@ -1,6 +1,6 @@
 """``grpo-guard``: assembles the commands.
 
-The eval suite is a layer above the command line, so its commands are mounted by name.
+The eval suite is a layer above the command line, so its modules are imported by name.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    # OpenMP reads this when torch is loaded, which commands do later. Threads that spin while they
-    # wait cost many times more if another process, such as the trainer, is busy.
+    # OpenMP reads this variable when a command loads torch later. Threads that spin while they wait
+    # are many times slower if another process, such as the trainer, is busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if logging.lastResort is not None:  # shows warnings if logging is not set up
         logging.lastResort.setFormatter(PrintableFormatter())

@@ -1,4 +1,4 @@
-"""Show how far a command is: a bar on a terminal, otherwise a line every few seconds."""
+"""Show the progress of a command: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY = 10.0
-"""Seconds between two lines."""
+"""Number of seconds between two lines of progress."""
 
 
 @contextmanager
@@ -21,9 +21,9 @@ def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], N
     """Yield a function to call after each row.
 
     Args:
-        console: Writes to standard error.
+        console: A console that writes to standard error.
         total: Number of rows.
-        done: How many of them are done already, as after ``--resume``.
+        done: Number of rows that are done already, as after ``--resume``.
     """
     if not console.is_terminal:
         with _lines(total, done) as step:
@@ -41,7 +41,7 @@ def _lines(total: int, done: int) -> Iterator[Callable[[], None]]:
     ended = threading.Event()
 
     def print_lines() -> None:
-        # By the clock: one batch may take minutes if a model reads it.
+        # By the clock, since a batch may take minutes if a model reads it.
         while not ended.wait(EVERY):
             echo(f"verified {done:,} of {total:,} rows", err=True)
 

@@ -1,4 +1,4 @@
-"""Read the completions of a file one by one, so that a file may be larger than memory."""
+"""Read the completions of a file one by one, so that the file may be larger than memory."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
 
 _MOST_NAMES: Final = 1_000
-"""Files of a folder that are looked at for one of a similar name."""
+"""Maximum number of files in a folder among which a similar name is looked for."""
 WATCHED: Final = ("node", "task", "completion_ids")
-"""Fields without which some verifiers have nothing to do."""
+"""Names of fields without which some verifiers have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the file.
+    """One line of a file of completions.
 
     Args:
-        completion: None if the line holds no completion.
-        problem: Why it holds none, with file and line.
+        completion: The completion in the line; None if the line is malformed.
+        problem: What is wrong with a malformed line, with file and line number.
         id: The sender's id of the row; None if it has no id.
     """
 
@@ -56,17 +56,17 @@ class Row:
 
 
 class Rows:
-    """Lines of a file by number, without the empty ones.
+    """The lines of a file by number, without empty lines.
 
-    Only the places and keys of groups are kept, 16 bytes per row.
+    Only the offsets and numbers of lines and the keys of groups are kept, 24 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its first line.
         name: Name of the file, for messages.
-        keep_going: Whether a line that holds no completion still counts as a row.
+        keep_going: Whether a malformed line still counts as a row.
 
     Raises:
-        InputError: a line is malformed. All of them are read first, so that nothing is verified
+        InputError: a line is malformed. All lines are read first, so that nothing is verified
             before the whole file is known to be readable.
     """
 
@@ -75,7 +75,7 @@ class Rows:
         places, lines, keys = array("Q"), array("Q"), array("Q")
         joined = _Joined()
         self.sent: set[str] = set()
-        """Those of `WATCHED` that at least one row has."""
+        """The fields in `WATCHED` that at least one row has."""
         place, number = file.tell(), 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -91,7 +91,8 @@ class Rows:
             place += len(line)
         self._places, self._lines = places, lines
         self.groups: NDArray[np.uint64] = joined.joined(np.frombuffer(keys, np.uint64))
-        """Equal for rows of one prompt and round, and for segments of one rollout, shape [n]."""
+        """Key of each row's group, shape [n]. Equal for rows of the same prompt and round, and for
+        segments of the same rollout."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -117,13 +118,13 @@ class Rows:
 
 
 def require_rows(rows: Sized, source: Path) -> None:
-    """Raise InputError if a file holds no completion: a run that wrote none must not look clean."""
+    """Raise InputError if a file holds no completion: a run without output must not look clean."""
     if not len(rows):
         raise InputError(f"{source}: (file): expected at least one completion, got none")
 
 
 def digest_of(completion: Completion) -> str:
-    """A digest of prompt, text, node and round, by which a row is recognised later."""
+    """Return a digest of prompt, text, node and round, by which a row is recognised later."""
     hashed = blake2b(digest_size=8)
     for part in (completion.prompt_text, completion.text, completion.node, completion.round):
         hashed.update(f"{part}".encode("utf-8", "surrogatepass"))
@@ -132,20 +133,20 @@ def digest_of(completion: Completion) -> str:
 
 
 def group_of(completion: Completion) -> int:
-    """Equal for completions of one prompt and round, in 64 bits.
+    """Return a 64-bit key that is equal for completions of the same prompt and round.
 
-    An attacker who finds two prompts with the same digest gets them verified in one batch, which
-    does no harm.
+    An attacker who finds two prompts with the same key gets them verified in one batch, which does
+    no harm.
     """
     hashed = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
 
 
 class _Joined:
-    """Joins the groups that rollouts in several segments belong to.
+    """Joins the groups to which the segments of a rollout belong.
 
-    The segments of a rollout have different prompts but are judged as one, so they must be in one
-    batch, together with the answers that each is compared with.
+    The segments of a rollout have different prompts but are judged as one, so they must be in the
+    same batch, together with the answers that each segment is compared with.
     """
 
     def __init__(self) -> None:
@@ -153,7 +154,8 @@ class _Joined:
         self._parents: dict[int, int] = {}
 
     def key(self, completion: Completion) -> int:
-        """The completion's group; a segment's group is joined with those of its rollout."""
+        """Return the completion's group, and join it with the groups of its rollout's other
+        segments."""
         group = group_of(completion)
         rollout = rollout_of(completion)
         if rollout is not None:
@@ -165,7 +167,7 @@ class _Joined:
         return group
 
     def joined(self, groups: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The groups, shape [n], with one number for all groups that are joined."""
+        """Return the groups, shape [n], with the same number for all groups that are joined."""
         if not self._parents:
             return groups
         known = [self._root(int(group)) for group in groups]
@@ -173,7 +175,7 @@ class _Joined:
 
     def _root(self, group: int) -> int:
         while (parent := self._parents.get(group)) is not None:
-            # Halves the path for the next lookup.
+            # Halve the path for the next lookup.
             self._parents[group] = self._parents.get(parent, parent)
             group = parent
         return group
@@ -181,10 +183,10 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Completions as lines of JSON.
+    """Completions as JSON lines.
 
     Args:
-        file: Seekable, open for reading.
+        file: Seekable file of these lines, open for reading.
         left_out: Columns of the source that no field is read from.
     """
 
@@ -194,7 +196,7 @@ class Lines:
 
 @contextmanager
 def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
-    """Open completions as JSON lines that can be read twice: standard input (``-``), pipes and
+    """Open completions as JSON lines that can be read twice. Standard input (``-``), pipes and
     files in other formats are first copied to a temporary file.
 
     Args:
@@ -202,7 +204,7 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
         mapped: ``FIELD=NAME`` for columns with other names.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the source cannot be read.
     """
     columns = mapping_of(list(mapped))
     piped = is_piped(source)
@@ -229,15 +231,15 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
 
 
 def is_piped(source: Path) -> str:
-    """The name of a source that can be read only once, such as the shell's ``<(...)``; "" for
-    others."""
+    """Name a source that can be read only once, such as the shell's ``<(...)``; "" for any other
+    source."""
     if str(source) == "-":
         return "standard input"
     return "a pipe" if source.exists() and not (source.is_file() or source.is_dir()) else ""
 
 
 def _copied(source: Path) -> IO[bytes]:
-    """A temporary copy of a source that does not allow seeking: standard input, a pipe, or a
+    """Make a temporary copy of a source that does not allow seeking: standard input, a pipe or a
     compressed file."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
@@ -253,7 +255,7 @@ def _copied(source: Path) -> IO[bytes]:
 
 
 def _nowhere(source: Path) -> str:
-    """Where a missing file was looked for, and which one there was probably meant."""
+    """Say where a missing file was looked for, and which existing file was probably meant."""
     if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
         return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
@@ -269,15 +271,15 @@ def _nowhere(source: Path) -> str:
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:
-    """All completions of a file in any of the formats that `opened` reads, in order; a notice says
-    which columns are left out.
+    """Read all completions of a file in any format that `opened` reads, in order, and print a
+    notice of the columns that are left out.
 
     Args:
-        source: As for `opened`.
-        mapped: As for `opened`.
+        source: A file or folder, as for `opened`.
+        mapped: ``FIELD=NAME`` for columns with other names, as for `opened`.
 
     Raises:
-        InputError: it cannot be read, or a row is malformed.
+        InputError: the source cannot be read, or a row is malformed.
     """
     with opened(source, mapped) as lines:
         rows = Rows(lines.file, str(source))
@@ -287,14 +289,14 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
 
 
 def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
-    """Numbers of rows, batch by batch, with those of one prompt and round together.
+    """Yield batches of row numbers, with all rows of a group in the same batch.
 
-    Verifiers that compare the completions of a group must see the whole group, wherever in the file
-    its rows are.
+    Verifiers that compare the completions of a group must see the whole group, wherever its rows
+    are in the file.
 
     Args:
-        groups: `group_of` each row, shape [n].
-        most: Rows in one batch, unless a single group has more.
+        groups: Key of each row's group, as from `group_of`, shape [n].
+        most: Maximum number of rows in a batch, unless a single group has more.
     """
     _, first, group = np.unique(
         np.asarray(groups, np.uint64), return_index=True, return_inverse=True

@@ -1,4 +1,4 @@
-"""``grpo-guard serve``."""
+"""The command ``grpo-guard serve``."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def serve(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes; one per core is enough.")] = 1,
 ) -> None:
-    """Answer OpenRLHF's /get_reward and /v1/verify over HTTP.
+    """Serve OpenRLHF's /get_reward and /v1/verify over HTTP.
 
     If GRPO_GUARD_TOKEN is set, every client must send that token. Exit 2 on
-    bad input, 1 if the address is taken.
+    bad input, 1 if the server cannot listen on the address.
     """
     _require_server()
     token = _token()
@@ -134,7 +134,8 @@ def _tell_paths() -> None:
 
 
 def _taken(host: str, port: int) -> typer.Exit:
-    """Say what to do if the address cannot be listened on; return what ends the command."""
+    """Say what to do if the server cannot listen on an address; return the exception that ends the
+    command."""
     echo(
         f"--port: expected a free one on {host}, got {port}, on which the server cannot listen; "
         "--port N takes another, 0 any free one",
@@ -153,7 +154,7 @@ def _token() -> str | None:
     token = os.environ.get(TOKEN)
     if token is None:
         return None
-    # An unset variable in a deployment's template becomes empty: that must not turn the check off.
+    # An unset variable in a deployment's template becomes empty, which must not disable the check.
     return token.strip() or _refuse(
         f"{TOKEN}: expected a token, got an empty one; unset it to serve without"
     )

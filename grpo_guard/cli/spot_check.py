@@ -1,4 +1,4 @@
-"""``grpo-guard spot-check``."""
+"""The command ``grpo-guard spot-check``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def plan(
         list[float] | None, typer.Option(help="Share that is checked; repeatable.")
     ] = None,
 ) -> None:
-    """Show how likely a sample of each size finds poison. Exact, see docs/scale.md.
+    """Show how likely a sample of each size finds poison. Figures are exact, see docs/scale.md.
 
-    "caught" is the chance that a round of one node has a rejection; then the
-    whole round is looked at. "rounds" is the expected number of rounds until
+    "caught" is the chance of a rejection in a round of one node, after which
+    the whole round is checked. "rounds" is the expected number of rounds until
     that happens, and "earned" the expected number of poisoned completions that
-    earn a reward by then. All for a known node that behaves the same in every
-    round.
+    have earned a reward by then. All figures are for a known node that behaves
+    the same in every round.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Sum up a file's verdicts, by node and by cause."""
+"""Sum up the verdicts on a file, by node and by cause."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 MOST_NODES = 10_000
-"""Nodes counted by name; a sender may invent names without end, so further ones share a line."""
+"""Maximum number of nodes counted by name. A sender may invent any number of names, so further
+nodes share a line."""
 SHOWN_NODES = 20
 SHOWN_REASONS = 10
 MOST_REASONS = 1_000
-"""Reasons counted separately; an operator's own verifiers may invent kinds without end."""
+"""Maximum number of reasons counted separately; an operator's own verifiers may invent any number
+of kinds."""
 _MOST_KEPT = 400
-"""Characters of an example."""
+"""Maximum number of characters of an example."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -50,8 +52,8 @@ class Summary:
     """Counts of verdicts, in memory that does not grow with the file.
 
     Args:
-        total: Rows of the file.
-        done: Rows that were verified before and are not counted here.
+        total: Number of rows in the file.
+        done: Number of rows that were verified before and are not counted here.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -62,16 +64,17 @@ class Summary:
         self.nodes: dict[str, Counter[Outcome]] = {}
         self._example: dict[Cause, str] = {}
         self.reasons: Counter[tuple[str, str]] = Counter()
-        """How often each verifier rejected for each kind of finding."""
+        """(verifier, kind of finding) -> number of rejections."""
         self._shown: dict[tuple[str, str], str] = {}
         self.asked = self.tokens = self.cached = 0
-        """Verdicts that a judge was asked for, its tokens, and answers from its cache."""
+        """Number of verdicts for which a judge was asked, of the judge's tokens, and of answers
+        from the judge's cache."""
         self.usd, self._priced = 0.0, True
         self.notes: list[str] = []
-        """Warnings about the whole file, repeated at the end."""
+        """Warnings about the whole file, repeated at the end of the summary."""
 
     def add(self, row: Row, verdict: Verdict) -> None:
-        """Count one row, in the `table` as well if one was set."""
+        """Count the verdict on a row, also in `table` if that is set."""
         if self.table is not None:
             self.table.add(row.completion, verdict)
         self.outcomes[verdict.outcome] += 1
@@ -101,14 +104,14 @@ class Summary:
         self._shown.setdefault(key, verdict.reason[:_MOST_KEPT])
 
     def commonest(self) -> list[dict[str, Any]]:
-        """The `SHOWN_REASONS` commonest reasons of rejections, each with an example."""
+        """Return the `SHOWN_REASONS` commonest reasons for rejections, each with an example."""
         return [
             {"verifier": by, "kind": kind, "count": count, "example": self._shown[by, kind]}
             for (by, kind), count in self.reasons.most_common(SHOWN_REASONS)
         ]
 
     def as_json(self, out: str) -> str:
-        """One JSON object."""
+        """Format the summary as one JSON object."""
         return json.dumps(
             {
                 "rows": self.total,
@@ -125,7 +128,8 @@ class Summary:
         )
 
     def as_table(self, out: str) -> str:
-        """Lines for a person: totals, nodes with most rejections first, causes with remedies."""
+        """Format the summary for a human reader: totals, nodes sorted by rejections, causes with
+        remedies."""
         now = self.total - self.done
         counts = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
         before = f" ({self.done} before)" if self.done else ""
@@ -147,7 +151,7 @@ class Summary:
         return "\n".join(parts)
 
     def _cost(self) -> str:
-        """What judges cost, in total and per thousand verified completions."""
+        """Format the cost of judges, in total and per thousand verified completions."""
         each = 1000 / max(1, sum(self.outcomes.values()))
         usd = f", {self.usd * each:.2f} USD" if self._priced and self.usd else ""
         return (
@@ -156,7 +160,8 @@ class Summary:
         )
 
     def too_many_abstained(self, most: float) -> str | None:
-        """The complaint if a share above ``most`` of the completions not rejected abstained."""
+        """Return a complaint if the guard abstained on more than a share ``most`` of the
+        completions that it did not reject; otherwise None."""
         abstained = self.outcomes[Outcome.ABSTAIN]
         looked = abstained + self.outcomes[Outcome.ACCEPT]
         if not looked or abstained <= most * looked:

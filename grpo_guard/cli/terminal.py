@@ -1,8 +1,8 @@
-"""The only ways in which commands write to a terminal.
+"""The only functions with which commands write to a terminal.
 
-Messages quote names of files, names of nodes and texts of strangers. The terminal would execute an
-escape sequence in one of them, which could rewrite lines that the operator has read. Here such
-sequences are shown, and only our own colours and progress bars are executed.
+Messages quote file names, node names and texts from strangers. The terminal would execute an escape
+sequence in any of these, which could rewrite lines that the operator has read. Here such sequences
+are displayed instead, and only our own colours and progress bars are executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# Releases of typer bring a click of their own, or use the one that is installed.
+# Depending on its release, typer bundles its own click or uses the one that is installed.
 _REFUSAL: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
 _NO_CHOICE = re.compile(r"'([^']{1,200})' is not one of ('.{1,2000}')\.\Z", re.DOTALL)
@@ -35,7 +35,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def terminal(**options: Any) -> Console:
-    """A rich console with these options that shows control characters instead of sending them."""
+    """Make a rich console that displays control characters instead of sending them."""
     return _console_class()(**options)  # type: ignore[no-any-return]
 
 
@@ -45,23 +45,24 @@ def _console_class() -> Any:
     from rich.segment import Segment
 
     class Printable(Console):
-        """Shows escape sequences: rich removes only bells from a text."""
+        """Displays escape sequences; rich itself removes only bells and the like from a text."""
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterator[Segment]:
             for text, style, control in super().render(renderable, options):
-                # Rich's own commands come as control segments.
+                # Rich's own commands are control segments.
                 yield Segment(text if control else printable(text), style, control)
 
     return Printable
 
 
 class Commands(TyperGroup):
-    """Commands whose refusals quote arguments, which a shell may have made of files' names.
+    """A group of commands that escapes the arguments quoted in its refusals, since a shell may have
+    expanded them from file names.
 
-    A guard file is ``--config`` if it is the command's own, and ``--guard`` if it is one of several
-    things that are measured; each is understood under the other's name.
+    The option for a guard file is ``--config`` if the file configures the command, and ``--guard``
+    if it is one of several things that are measured. Each name is accepted for the other.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -84,7 +85,8 @@ class Commands(TyperGroup):
 
 
 def _tidy(command: Any) -> None:
-    """Let a command, or each of a group's, know both names of a guard file and no type of flags."""
+    """Make a command, or each command of a group, accept both options for a guard file and hide the
+    types of flags in its help."""
     if getattr(command, "tidied", False):
         return
     command.tidied = True
@@ -109,7 +111,7 @@ def _tidy(command: Any) -> None:
 
 
 def _renamed(args: list[str], other: dict[str, str]) -> list[str]:
-    """Arguments in which options have the names that the command knows."""
+    """Replace the options in ``other`` by the names that the command knows."""
     end = args.index("--") if "--" in args else len(args)
     known = []
     for argument in args[:end]:
@@ -119,7 +121,7 @@ def _renamed(args: list[str], other: dict[str, str]) -> list[str]:
 
 
 def _hide_types_of_flags(command: Any, ctx: Any) -> None:
-    """Releases of typer write ``<bool>`` behind an option that takes no value."""
+    """Hide the type of options that take no value; some releases of typer show ``<bool>``."""
     for parameter in command.get_params(ctx):
         if getattr(parameter, "is_flag", False):
             parameter.display_type_rich = parameter.display_type = lambda ctx: None
@@ -127,14 +129,14 @@ def _hide_types_of_flags(command: Any, ctx: Any) -> None:
 
 @contextmanager
 def _missing_extras() -> Iterator[None]:
-    """End a command that lacks an optional package with the command that installs it."""
+    """If an optional package is missing, end the command with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
         from grpo_guard.core.registry import with_remedy
 
         if (shown := with_remedy(error)) is error:
-            raise  # no extra brings it: a module of the user's own is broken
+            raise  # not in any extra: one of the user's own modules is broken
         echo(str(shown), err=True)
         raise typer.Exit(2) from None
 
@@ -149,7 +151,7 @@ def _printable_refusals() -> Iterator[None]:
 
 
 def _with_nearest(message: str) -> str:
-    """A refusal of a choice with the one that was probably meant."""
+    """Extend the refusal of a choice by the choice that was probably meant."""
     message = message.replace("Value error, ", "")
     if re.search(r"unexpected extra argument.*\.(ya?ml|jsonl|parquet)\b", message):
         return f"{message}; one file of completions is read, and a guard file follows -c"

@@ -1,4 +1,4 @@
-"""``grpo-guard verify --table``: verdicts by cause and by node, with an example each."""
+"""``grpo-guard verify --table``: verdicts by cause and by node, each with an example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.verdict import Outcome, Verdict
 
 MOST_ROWS: Final = 10_000
-"""Causes, and nodes, that are counted by name; any further ones share a line."""
+"""Maximum number of causes, and of nodes, that are counted by name; all others share a line."""
 SHOWN_ROWS: Final = 25
 _OTHERS: Final = "(others)"
 _UNKNOWN: Final = "(no name)"
@@ -23,14 +23,15 @@ _WIDTH: Final = 120
 
 @dataclass
 class _Line:
-    """Counts of one cause or node, and the first example of it."""
+    """Counts of outcomes for a cause or node, and the first example."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     example: str = ""
 
 
 class VerdictTable:
-    """Counts of verdicts with an example each, in memory that does not grow with the file."""
+    """Counts of verdicts by cause and node with examples, in memory that does not grow with the
+    file."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[Outcome] = Counter()
@@ -38,7 +39,7 @@ class VerdictTable:
         self._nodes: dict[str, _Line] = {}
 
     def add(self, completion: Completion | None, verdict: Verdict) -> None:
-        """Count one verdict; None for a row that held no completion."""
+        """Count a verdict. ``completion`` is None for a row that held no completion."""
         from grpo_guard.guard.verdict_log import line_of
 
         if completion is None:
@@ -49,10 +50,10 @@ class VerdictTable:
             self.add_logged(line_of(completion, verdict))
 
     def add_logged(self, line: Mapping[str, Any]) -> None:
-        """Count a line of a `VerdictLog`, or one that ``verify`` wrote.
+        """Count a line of a `VerdictLog`, or a line that ``grpo-guard verify`` wrote.
 
         Raises:
-            ValueError: it is neither; the message says what was expected.
+            ValueError: the line is neither; the message says what was expected.
         """
         if "accepted" in line:
             for node, count in _accepted(line["accepted"]):
@@ -90,7 +91,7 @@ class VerdictTable:
         self._of(node).outcomes[outcome] += count
 
     def text(self) -> str:
-        """Lines for a person."""
+        """Format the table for a human reader."""
         total = self.outcomes.total()
         rates = [
             f"{o.value} {self.outcomes[o]:,}/{total:,} ({self.outcomes[o] / max(1, total):.2%})"
@@ -117,8 +118,8 @@ class VerdictTable:
 
 
 def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read a file of verdicts as `read_objects` does. If even its first line is not an object, the
-    error adds what the command ``takes``, and what to do with completions (``otherwise``)."""
+    """Read a file of verdicts as `read_objects` does. If even the first line is not an object, the
+    error also says what the command ``takes``, and what to do with completions (``otherwise``)."""
     from grpo_guard.core.jsonl import InputError, read_objects
 
     number = 0
@@ -133,10 +134,10 @@ def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int,
 
 
 def table_of(path: Path) -> VerdictTable:
-    """The table of a file of verdicts.
+    """Build the table of a file of verdicts.
 
     Raises:
-        InputError: it cannot be read, or a line is not a verdict.
+        InputError: the file cannot be read, or a line is not a verdict.
     """
     from grpo_guard.core.jsonl import InputError
 
@@ -170,8 +171,8 @@ def _rejected(line: _Line) -> int:
 
 
 def deciding(line: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """Yield the deciding members, as in `Verdict.deciding`, from a verdict in JSON or a log's
-    line."""
+    """Yield the names of the deciding members, as in `Verdict.deciding`, from a verdict in JSON or
+    a line of a log."""
     members = line.get("members")
     for member in members if isinstance(members, list) else ():
         if isinstance(member, dict) and member.get("outcome") == line.get("outcome"):
@@ -186,7 +187,7 @@ def _name(node: Any) -> str:
 
 
 def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
-    """The message of the finding, and the text that it is about or the row that it is in."""
+    """Format a finding's message, followed by the text or the number of the row it refers to."""
     message = str(finding.get("message") or line.get("cause"))[:120]
     excerpt = line.get("excerpt")
     if excerpt is not None:

@@ -1,4 +1,4 @@
-"""``grpo-guard verify``."""
+"""The command ``grpo-guard verify``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCH = 64
 
 
 class Engine(enum.StrEnum):
-    """Where rules read texts."""
+    """Where rules read texts: in local processes or on Ray."""
 
     local = "local"
     ray = "ray"
@@ -101,15 +101,16 @@ def verify(
 ) -> None:
     """Verify completions from a file, and record the verdicts in the guard's ledger if it has one.
 
-    Rules read texts in --workers processes, or with --engine ray in actors
-    of a cluster (RAY_ADDRESS) or of this machine. Verdicts are the same.
+    Rules read texts in --workers processes or, with --engine ray, in actors on
+    a cluster (RAY_ADDRESS) or on this machine. Verdicts are the same.
 
     Verdicts are written to OUT during the run. After Ctrl-C, the same command
-    with --resume goes on; prompts that were only partly done are verified,
-    and recorded in the ledger, once more.
+    with --resume continues; prompts that were only partly done are verified,
+    and recorded in the ledger, again.
 
-    Exit 0 even if some are rejected, 2 on bad input, 3 if the share of
-    abstentions among those not rejected exceeds the guard's max_abstain_rate.
+    Exit 0 even if completions are rejected, 2 on bad input, 3 if the share of
+    abstentions among completions that are not rejected exceeds the guard's
+    max_abstain_rate.
     """
     if table and config is None:
         from grpo_guard.cli.verdict_table import table_of
@@ -147,7 +148,8 @@ def _verify_file(
     guard_of: Callable[[], AbstractContextManager[Guard]],
     table: bool,
 ) -> tuple[Summary, float]:
-    """Write the verdicts to ``out``; return the counts and the guard's ``max_abstain_rate``."""
+    """Verify a file and write the verdicts to ``out``; return the counts and the guard's
+    ``max_abstain_rate``."""
     from grpo_guard.cli.idle import idle_notes
     from grpo_guard.cli.rows import Rows, opened, require_rows
     from grpo_guard.cli.summary import Summary
@@ -188,22 +190,23 @@ def _required(given: Path | None, name: str) -> Path:
 
 @contextmanager
 def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> Iterator[Guard]:
-    """Build the guard of a file; with Ray, its rules read in actors, which end with the context.
+    """Build the guard of a guard file, with the processes or Ray actors in which its rules read
+    texts; these end with the context.
 
     Args:
         config: The guard file.
         engine: Where rules read texts.
-        workers: How many; None = those of the guard file.
-        source: The completions; large files get workers unasked.
+        workers: Number of processes or actors; None for the number in the guard file.
+        source: The completions; a large file gets workers by default.
 
     Raises:
-        ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard can
-            run on Ray.
+        ConfigError: the guard file is wrong, Ray or room on the cluster is missing, or nothing in
+            the guard can run on Ray.
     """
     from grpo_guard.config import GuardConfig
     from grpo_guard.core.options import ConfigError
 
-    # If a worker dies, Ray reports it on standard output, among the verdicts.
+    # If a worker dies, Ray reports that on standard output, where verdicts may be written.
     with redirect_stdout(sys.stderr):
         guard = GuardConfig.from_yaml(config).build()
         if guard.identity is not None:
@@ -229,10 +232,11 @@ def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> I
 
 
 def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
-    """Set how many processes read texts: one number for the whole file, since batches are small.
+    """Set the number of processes that read texts, once per file because batches are small.
 
     Raises:
-        ConfigError: the guard's policy pays for abstentions.
+        ConfigError: this number of processes is refused, for example because the guard's policy
+            rewards abstentions.
     """
     from grpo_guard.core.options import ConfigError
     from grpo_guard.guard.workers.texts import WORTH_CHARACTERS
@@ -248,7 +252,8 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
 
 
 def _input(source: Path, mapped: Sequence[str], out: Path) -> dict[str, Any] | None:
-    """What the first verdict says about the file, so that ``view`` finds it; None for a pipe."""
+    """Describe the verified file for the first verdict, so that ``grpo-guard view`` finds the file;
+    None for a pipe."""
     from grpo_guard.cli.rows import is_piped
 
     if is_piped(source):
@@ -265,7 +270,7 @@ def _verify_all(
     counted: Summary,
     source: dict[str, Any] | None,
 ) -> None:
-    """Verify batch by batch, and write each verdict as soon as those before it are written."""
+    """Verify batch by batch, and write each verdict as soon as all preceding ones are written."""
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.progress import progress
     from grpo_guard.cli.rows import whole_groups
@@ -295,8 +300,8 @@ def _verify_all(
 def _with_malformed(
     batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
 ) -> Iterator[tuple[Row, Verdict]]:
-    """Each row as it was judged, under the node that really sent it, and its verdict. A line that
-    holds no completion is rejected, since its sender caused it."""
+    """Yield each row as it was judged, under the node that really sent it, with the verdict. A line
+    that holds no completion is rejected, since its sender caused the problem."""
     from dataclasses import replace
 
     from grpo_guard.core.verdict import Cause, reject
@@ -311,14 +316,14 @@ def _with_malformed(
 
 
 def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, Any] | None) -> str:
-    """One line of the output.
+    """Format one line of the output.
 
     Args:
-        place: Number of the row.
+        place: Number of the row, from 0.
         sent: The row as it was read.
         row: The row as it was judged.
-        verdict: On it.
-        source: What the first line says about the input.
+        verdict: The verdict on the row.
+        source: What the first line says about the verified file, see `_input`.
     """
     import json
 
@@ -337,10 +342,11 @@ def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, A
 
 
 def _done(out: Path, rows: Rows, source: Path) -> int:
-    """How many verdicts a file holds; a half-written line at its end is cut off.
+    """Return the number of verdicts that a file holds, after cutting off a half-written last line.
 
     Raises:
-        InputError: it holds anything else, more than there are rows, or verdicts on other rows.
+        InputError: the file holds anything else, more verdicts than there are rows, or verdicts on
+            other rows.
     """
     from grpo_guard.cli.rows import digest_of
     from grpo_guard.core.jsonl import InputError, read_objects

@@ -1,8 +1,8 @@
-"""``grpo-guard view``: verdicts in a browser, as one page that needs nothing else.
+"""``grpo-guard view``: verdicts in a browser, as one self-contained page.
 
-Completions are hostile, so nothing that they hold becomes markup: ``<``, ``>`` and ``&`` are
-escaped in the JSON of the rows, the script adds texts as text nodes only, and the policy of the
-page allows no other script, no connection, no frame and no image.
+Completions are hostile, so nothing in them may become markup: ``<``, ``>`` and ``&`` are escaped in
+the JSON of the rows, the script adds texts only as text nodes, and the page's content security
+policy allows no other script, no connection, no frame and no image.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 5_000
 MOST_TEXT: Final = 20_000
-"""Characters of one completion, so that a browser can open the page."""
+"""Maximum number of characters shown of a completion, so that a browser can open the page."""
 _CONTEXT: Final = 2_000
 _FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page holds, and what it leaves out.
+    """The rows of a page, and what the page leaves out.
 
     Args:
-        rows: One mapping per row, with its number in the file as ``index``.
-        left_out: Rows that did not fit.
-        source: The file that their texts come from; None = they have none.
-        note: What else to say about the page.
+        rows: One mapping per row, with the row's number in the file as ``index``.
+        left_out: Number of rows that did not fit.
+        source: The file that the texts come from; None if the rows have no texts.
+        note: A remark about the page to print after the command.
     """
 
     rows: list[dict[str, Any]]
@@ -71,7 +71,7 @@ def view(
         int, typer.Option("--most", min=1, help="Rows on the page; rejected ones come first.")
     ] = MOST_ROWS,
 ) -> None:
-    """Write a page that shows verdicts: filtered, with marked evidence, and by node over rounds."""
+    """Write a page of verdicts, with filters, marked evidence and the nodes over rounds."""
     target = out or verdicts.with_suffix(".html")
     with bad_input():
         from grpo_guard.core.files import require_other
@@ -90,16 +90,19 @@ def view(
 def shown_rows(
     verdicts: Path, source: Path | None, mapped: list[str] | None, most: int = MOST_ROWS
 ) -> Shown:
-    """The rows of the page, rejected ones first; accepted rows are left out first.
+    """Collect the rows of the page, rejected rows first. If there are too many, accepted rows are
+    left out first.
 
     Args:
-        verdicts: What ``verify`` wrote.
-        source: The completions; None = those that the first verdict names, if they are there.
-        mapped: ``FIELD=NAME``; None = as when they were verified.
-        most: Rows on the page.
+        verdicts: The file that ``grpo-guard verify`` wrote.
+        source: The file of completions. If None, the file that the first verdict names, if it is
+            still there.
+        mapped: ``FIELD=NAME`` for columns with other names; None for the mapping that was used when
+            the file was verified.
+        most: Maximum number of rows on the page.
 
     Raises:
-        InputError: a file cannot be read, or the two do not belong together.
+        InputError: a file cannot be read, or the two files do not belong together.
     """
     from grpo_guard.core.jsonl import InputError
 
@@ -139,7 +142,7 @@ def shown_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What the first verdict says about the file that was verified."""
+    """What the first verdict says about the file that was verified: its path and column mapping."""
 
     file: str | None = None
     mapped: list[str] = field(default_factory=list)
@@ -156,7 +159,8 @@ def _input_of(line: dict[str, Any]) -> _Input:
 
 
 def _remembered(verdicts: Path, known: _Input) -> tuple[Path | None, str]:
-    """The file that was verified, if it is where it was; and what to say if it is not."""
+    """Return the file that was verified if it is still there; otherwise None, and a note that says
+    so."""
     none = "; without --in FILE it has no texts"
     if known.file is None:
         return None, none
@@ -201,13 +205,13 @@ def _span(value: Any) -> list[int] | None:
 def _add_texts(
     rows: list[dict[str, Any]], total: int, verdicts: Path, source: Path, mapped: list[str]
 ) -> str:
-    """Add each row's prompt, text and round from the file that was verified.
+    """Add the prompt, text and round of each row from the file that was verified.
 
     Returns:
-        What to say if only a part of the file was verified.
+        A note if only a part of the file has been verified; otherwise "".
 
     Raises:
-        InputError: a row is not the one that the verdict is about.
+        InputError: a row is not the row that the verdict is about.
     """
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.core.jsonl import InputError
@@ -242,9 +246,10 @@ def _number(count: int, what: str) -> str:
 
 
 def _other(row: dict[str, Any], found: Row) -> str | None:
-    """In what a row differs from the one that a verdict is about; None = in nothing.
+    """Describe how a row of the file differs from the row that a verdict is about; None if it does
+    not differ.
 
-    The node of a verdict may be a signer's key, so it is compared only if there is no digest.
+    The node in a verdict may be a signer's key, so nodes decide only if there is no digest.
     """
     from grpo_guard.cli.rows import digest_of
     from grpo_guard.core.quoting import shown
@@ -266,7 +271,7 @@ def _other(row: dict[str, Any], found: Row) -> str | None:
 
 
 def page(found: Shown, title: str) -> str:
-    """The page, self-contained."""
+    """Build the HTML of the page, with its script, style and data inline."""
     folder = files("grpo_guard.cli")
     script = folder.joinpath("view.js").read_text(encoding="utf-8")
     style = folder.joinpath("view.css").read_text(encoding="utf-8")
@@ -287,7 +292,7 @@ def page(found: Shown, title: str) -> str:
 
 
 def _inert(value: Any) -> str:
-    """JSON that holds no character with a meaning in HTML; lone surrogates are replaced."""
+    """Encode a value as JSON without any character that has a meaning in HTML."""
     text = json.dumps(value, ensure_ascii=True)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

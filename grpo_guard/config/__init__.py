@@ -1,7 +1,7 @@
 """A guard from a preset, or from a file that names its verifiers and options.
 
-The names here are those of `grpo_guard.config.file`, which loads when one is used: a preset
-needs no reader of files.
+The names here come from `grpo_guard.config.file`, which is loaded when one of them is used: presets
+do not need the code that reads files.
 """
 
 from __future__ import annotations

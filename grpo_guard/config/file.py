@@ -1,4 +1,4 @@
-"""Read a guard from a YAML file, with the names and objects of the Python API.
+"""Read a guard from a YAML file that uses the names and objects of the Python API.
 
 .. code-block:: yaml
 
@@ -79,38 +79,41 @@ __all__ = [
 
 
 class GuardConfig(Options):
-    """The whole file: either a preset with its options at the top level, or a tree of verifiers.
+    """The content of a guard file: a preset with its options, or a tree of verifiers.
 
     Args:
-        alpha: False-positive budget of each verifier per completion, unless it sets its own.
-        policy: How verdicts change rewards, see `Policy`; defaults come from there or from the
-            preset. A list is a choice in order of preference.
-        preset: One of `grpo_guard.config.presets`. Its options go next to it at the top level,
-            along with ``beside``: a list of trees that judge as well.
+        alpha: False-positive budget of each verifier per completion, unless the verifier sets its
+            own.
+        policy: How verdicts change rewards, see `Policy`. The preset, or else `Policy` itself, sets
+            the defaults. A list is a choice in order of preference.
+        preset: Name of a preset in `grpo_guard.config.presets`. The preset's options go next to it
+            at the top level, along with ``beside``, a list of further trees that judge as well.
         state: Folder for everything that is remembered about nodes, see `NodeStore`.
-        environment: ``package.module:function``, which repeats the tools' and users' turns of a
-            multi-turn completion, see `Environment`.
-        verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
+        environment: A function ``package.module:function`` that repeats the tools' and users' turns
+            of a multi-turn completion, see `Environment`.
+        verifier: Root node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
             node. The combinator's own options go next to the list: ``alpha`` and ``shares`` of
-            ``all`` and ``cascade``, ``rejects`` of ``vote``, and those of `RayVerifier` for
+            ``all`` and ``cascade``, ``rejects`` of ``vote``, and the options of `RayVerifier` for
             ``ray``. NAME is a registered name or ``package.module:Class``.
-            In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
-            p-values of `Calibrated`, ``severity: {KIND: count}`` sets what findings do.
+            In a leaf, ``only: {task: TASK}`` restricts the verifier as `only` does,
+            ``calibration: FILE`` adds the p-values of `Calibrated`, and ``severity: {KIND: count}``
+            sets the effect of findings.
         ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`. With
-            ``exclude: false`` it only records evidence, and completions from convicted nodes are
-            not rejected. None = no ledger.
+            ``exclude: false`` the ledger only records evidence, and completions from convicted
+            nodes are not rejected. None for no ledger.
         identity: Proof of who sent each completion: a file of ``keys``, see `KeyRing.from_file`,
-            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. None = trust
-            the names as sent.
-        references: File of the task's own reference answers, see `References.from_file`. None =
-            use the references as sent.
-        tokenizer: Folder or id of the policy's tokenizer, which decodes token ids in place of the
-            text sent with them, see `Guard`. Not allowed with a preset that loads the policy.
+            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. If None, the
+            names are trusted as sent.
+        references: File of the task's own reference answers, see `References.from_file`. If None,
+            the references are used as sent.
+        tokenizer: Folder or id of the policy's tokenizer. Verifiers then read the decoded token ids
+            instead of the text sent with them, see `Guard`. Not allowed with a preset that loads
+            the policy.
         log: File to which every verdict except acceptances is appended, see `VerdictLog`; for
-            ``grpo-guard verify --table``. None = no log.
-        workers: Processes in which texts are read, see `Guard`; 0 = none, None = half of the cores
-            for large batches.
+            ``grpo-guard verify --table``. None for no log.
+        workers: Number of processes in which texts are read, see `Guard`. 0 for none; None for half
+            of the cores if a batch is large.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -131,7 +134,7 @@ class GuardConfig(Options):
     workers: int | None = Field(default=None, ge=0, le=MOST_WORKERS)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Leave out a preset's options too."""
+        """Leave out the options of a preset too."""
         known = type(self).model_fields
         return ((name, value) for name, value in super().__repr_args__() if name in known)
 
@@ -156,10 +159,10 @@ class GuardConfig(Options):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> GuardConfig:
-        """Read a file.
+        """Read a guard file.
 
         Raises:
-            ConfigError: it cannot be read, is not YAML, or a field is wrong.
+            ConfigError: the file cannot be read or is not YAML, or a field is wrong.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -174,14 +177,14 @@ class GuardConfig(Options):
 
     @classmethod
     def from_text(cls, text: str, name: str) -> GuardConfig:
-        """Read a file's content.
+        """Read the content of a guard file.
 
         Args:
-            text: YAML.
-            name: Of the file, for messages.
+            text: The content, as YAML.
+            name: Name of the file, for messages.
 
         Raises:
-            ConfigError: it is not YAML, or a field is wrong.
+            ConfigError: the text is not YAML, or a field is wrong.
         """
         data = mapping_from(text, name)
         with without_secrets(data):
@@ -194,14 +197,14 @@ class GuardConfig(Options):
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Put the file's name before the messages of errors."""
+        """Prefix the messages of errors in the block with the file's name."""
         try:
             yield
         except ConfigError as error:
             raise in_file(self._file, error) from error.__cause__
 
     def build(self, live: Live | None = None) -> Guard:
-        """Build the guard; this loads its models.
+        """Build the guard, and load its models.
 
         Args:
             live: The policy in training, used instead of the model and sampler that the file names.
@@ -220,7 +223,7 @@ class GuardConfig(Options):
             guard = self._asking(guard)
             try:
                 guard.log, guard.workers = self.log, Workers(self.workers)
-            except ValueError as error:  # which names the option
+            except ValueError as error:  # its message names the option
                 raise ConfigError(str(error)) from None
             try:
                 guard.verifier.check()
@@ -229,7 +232,7 @@ class GuardConfig(Options):
             return guard
 
     def whole_policy(self) -> Policy:
-        """The policy, with the preset's values wherever the file sets none.
+        """Return the policy, with the preset's values for everything that the file does not set.
 
         Raises:
             ConfigError: a rule or number is out of range, or the preset is unknown.
@@ -241,17 +244,17 @@ class GuardConfig(Options):
             raise in_file(self._file, ConfigError(f"policy: {error}")) from None
 
     def failures(self) -> GraderFailures | None:
-        """How the guard treats failing graders, for an adapter that grades separately from it.
+        """Return how the guard treats failing graders, for adapters that grade outside the guard.
 
         Raises:
-            ConfigError: as `build`.
+            ConfigError: as for `build`.
         """
         return self.build().failures if self.preset == "failures_only" else None
 
     def leaves(self) -> Iterator[dict[str, Any]]:
-        """The leaves of the tree, for commands that look at verifiers one by one.
+        """Yield the leaves of the tree, for commands that look at verifiers one by one.
 
-        For a preset: the verifier that its options configure, and those ``beside`` it.
+        A preset's leaves are the verifier that its options configure and the verifiers ``beside``.
 
         Raises:
             ConfigError: the preset is unknown.
@@ -316,7 +319,7 @@ class GuardConfig(Options):
         if self.ledger is not None:
             ledger = ledger_of(self.ledger, store)
             if self.ledger.exclude:
-                # Not in a cascade: completions that it cut off would yield no evidence, so a
+                # Not in a cascade: the completions rejected first would yield no evidence, so a
                 # convicted node could never show that it has improved.
                 verifier = AllOf(ExclusionVerifier(ledger), verifier)
         if store is not None:
@@ -345,7 +348,8 @@ class GuardConfig(Options):
             raise ConfigError(f"environment: {error}") from None
 
     def _tokenizer(self, live: Live | None) -> Any:
-        """The file's own tokenizer, else the live policy's; None without either."""
+        """Load the tokenizer that the file names, or return that of the policy in training; None if
+        there is neither."""
         if self.tokenizer is None:
             return live and live.tokenizer
         try:

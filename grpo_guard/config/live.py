@@ -1,4 +1,4 @@
-"""Use the policy in training in place of the model that a guard file names."""
+"""Use the policy in training instead of the model that a guard file names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from grpo_guard.logprob.coin import PublicCoin
 
 _LOADING: Final = ("model", "dtype", "device", "revision")
-"""Options with which a file describes a model to load."""
+"""Options in which a guard file describes a model to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a guard file runs on: a policy in memory, and what its nodes have agreed on.
+    """The policy in memory on which a guard file runs, and the settings that all nodes agreed on.
 
     Args:
-        model: The object that is being trained.
-        tokenizer: Its tokenizer.
+        model: The model object that is being trained.
+        tokenizer: The tokenizer of the model.
         sampling: The sampling that every node declares.
-        coin: The coin that nodes sample under; without one, seed replay is refused.
-        slots: Completions per node and prompt; for seed replay.
+        coin: The public coin that nodes sample under; without a coin, seed replay is refused.
+        slots: Number of completions per node and prompt; for seed replay.
         nodes: Names of the nodes; for seed replay.
     """
 
@@ -39,7 +39,8 @@ class Live:
     def fill_defaults(
         self, explicit: Mapping[str, Any], maker: Callable[..., Any]
     ) -> dict[str, Any]:
-        """A file's options, completed with those that it may leave out when a policy is live."""
+        """Return a guard file's options, completed with placeholders for the required options that
+        a file may leave out when a policy is in memory."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self.sampling).items()
@@ -51,10 +52,11 @@ class Live:
         return defaults | dict(explicit)
 
     def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
-        """A file's arguments, with the live policy in place of the model and sampler they name.
+        """Return a guard file's arguments with this policy and its sampling instead of the model
+        and sampler that the file names.
 
         Raises:
-            ValueError: ``maker`` replays seeds, and there is no coin.
+            ValueError: ``maker`` replays seeds, but there is no coin.
         """
         kept = {name: value for name, value in arguments.items() if name not in _LOADING}
         kept |= {"model": self.model, "tokenizer": self.tokenizer, "sampling": self.sampling}
@@ -69,9 +71,9 @@ class Live:
 
 
 def reads_policy(maker: Callable[..., Any]) -> bool:
-    """Whether a verifier class or a preset is built on the policy and its declared sampler.
+    """Whether a verifier class or a preset is built on the policy and a declared sampler.
 
-    A class that loads a model without a sampler, such as your own reference, keeps that model.
+    A class that loads a model without a sampler, such as a reference of your own, keeps its model.
     """
     makers = (maker, getattr(maker, "from_pretrained", maker))
     return any("sampling" in inspect.signature(made).parameters for made in makers)

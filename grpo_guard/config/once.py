@@ -1,4 +1,4 @@
-"""`check`: one text, one verdict, for experiments and for filters outside a trainer."""
+"""`check` judges a single text, for experiments and for filters outside a trainer."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ def check(
     guard: Guard | None = None,
     **fields: Any,
 ) -> Verdict:
-    """The verdict on one completion.
+    """Return the verdict on a single completion.
 
-    Without ``guard``, the rules of `presets.different_weights` judge it in isolation. To use
-    a node's repetitions and evidence over rounds, call `Guard.verify` of your own guard on batches.
+    Without ``guard``, the rules of `presets.different_weights` judge the completion in isolation.
+    To take repetitions and evidence over rounds into account, call `Guard.verify` of your own guard
+    on batches.
 
     Args:
-        text: The completion.
-        prompt: The prompt, text or messages. Rules excuse what the prompt itself contains.
-        guard: Used instead of the rules. If it remembers nodes, it remembers the completion.
+        text: The text of the completion.
+        prompt: The prompt, as text or messages. Rules excuse text that the prompt itself contains.
+        guard: A guard to use instead of these rules. If it remembers nodes, it remembers the
+            completion.
         **fields: Other fields of `Completion`, such as ``reference="42"`` or ``node="bob"``.
 
     Raises:
@@ -50,7 +52,7 @@ def check(
                 made = different_weights()
                 made.idle.mute()
                 _shared.append(made)
-        # Nothing that one call reveals may count against the next one.
+        # Evidence from one call must not count against the next.
         fields.pop("node", None)
         guard = _shared[0]
     (verdict,) = guard.verify([Completion(prompt, text, **fields)])

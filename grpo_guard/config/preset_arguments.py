@@ -1,4 +1,4 @@
-"""`checked`: a preset whose mistaken arguments get an error with the remedy."""
+"""`checked`, a decorator for presets: wrong arguments raise an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Guard])
 
 
 def checked(preset: F) -> F:
-    """The preset with readable errors about its arguments (`worded`)."""
+    """Give a preset readable errors about its arguments, as `worded` does for functions."""
     name, made = preset.__name__, worded(preset)
 
     @functools.wraps(preset)

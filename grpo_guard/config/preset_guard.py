@@ -1,4 +1,4 @@
-"""Assemble a preset's `Guard`: its store, its stack of verifiers, and the ledger behind them."""
+"""Assemble the `Guard` of a preset from a store, a stack of verifiers and a ledger."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 def store_of(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
-    """The store at a folder, or the given one; None = one until the process ends."""
+    """Return the store in a folder, or the given store; None gives a temporary store that lasts
+    until the process ends."""
     return state if isinstance(state, NodeStore) else NodeStore(state)
 
 
 def require_share(share: Any) -> None:
-    """Refuse a share before a model is loaded."""
+    """Raise TypeError unless ``share`` is in (0, 1], before a model is loaded."""
     if not is_finite(share) or not 0 < share <= 1:
         raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
 
@@ -34,9 +35,10 @@ def require_share(share: Any) -> None:
 def of_share(
     verifier: Any, share: float, store: NodeStore, key: bytes | None = None
 ) -> list[CompletionVerifier]:
-    """A log-prob verifier on a share of each node's completions; the form of all is checked.
+    """Restrict a log-prob verifier to a share of each node's completions, and add a verifier that
+    checks the form of all completions.
 
-    A ``key`` makes the choice repeatable, as it does the verifier's own draws.
+    A ``key`` makes the choice of completions repeatable, like the verifier's own draws.
     """
     if share == 1:
         return [verifier]
@@ -57,7 +59,8 @@ def guard_of(
     tokenizer: Any = None,
     workers: int | None = None,
 ) -> Guard:
-    """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
+    """Make a guard of the verifiers and a ledger, with an `ExclusionVerifier` that rejects
+    completions from nodes that the ledger has convicted."""
     ledger = store.ledger()
     stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)
     if reader is not None:

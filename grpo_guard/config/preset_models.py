@@ -1,4 +1,4 @@
-"""The models of presets: verifiers and readers on a given model, or on one to load."""
+"""The models of presets: build verifiers and readers on a model object, or load the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def on_model(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
-    """Build a log-prob verifier on a given model, or on one to load."""
+    """Build a log-prob verifier on a model object, or load the model from a folder or by its id."""
     if isinstance(model, str | os.PathLike):
         if problem := missing(os.fspath(model)):
             raise ValueError(f"model: {problem}")
@@ -43,7 +43,7 @@ def _is_tokenizer(value: Any) -> bool:
 def reader_of(
     model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
 ) -> SpanReader | None:
-    """The given reader, or one on the given model; None without either."""
+    """Return the given reader, or a new reader on the given model; None if neither is given."""
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")
     given = reader if model is None else model

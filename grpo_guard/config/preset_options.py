@@ -17,20 +17,20 @@ from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 
 NO_OPTIONS = frozenset(
     {"preset", "policy", "environment", "identity", "references", "tokenizer", "log", "workers"}
-)  # of a preset
+)  # keys of the guard itself, not passed to a preset as options
 _INSTEAD = {
     "verifier": "a preset is a whole guard, and verifiers of your own go into its list beside:",
     "ledger": "a preset keeps one itself, in the folder state:",
     "only": "restrict a verifier in its list beside:",
     "alpha": "its verifiers have no budget to share",
 }
-# The verifier that takes the `**options` of a preset.
+# Preset -> the verifier that takes its `**options`.
 OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
 
 @cache
 def preset_options(name: str) -> type[Options]:
-    """The options allowed next to ``preset: NAME``, except ``policy``.
+    """Return the model of the options allowed next to ``preset: NAME``, except ``policy``.
 
     Raises:
         ImportError: the preset needs a package that is missing.
@@ -42,7 +42,7 @@ def preset_options(name: str) -> type[Options]:
     beside = "beside" in inspect.signature(preset).parameters
     nodes = Annotated[list[dict[str, Any]], BeforeValidator(_nodes)]
     fields: dict[str, Any] = {"beside": (nodes, [])} if beside else {}
-    if name == "judged":  # in Python, too, it is refused without one
+    if name == "judged":  # the backend is required, as in Python
         fields["backend"] = (dict[str, Any] | Literal["shipped"], ...)
     return options_of(
         name, preset, *makers, without={"policy", "path_or_id", "run", "workers"}, fields=fields
@@ -50,7 +50,7 @@ def preset_options(name: str) -> type[Options]:
 
 
 def require_plain(explicit: Mapping[str, Any], name: str) -> None:
-    """Refuse what is visibly wrong before loading torch, which takes seconds.
+    """Refuse options that are clearly wrong before torch is loaded, which takes seconds.
 
     Raises:
         ConfigError: an option that the preset requires is missing or wrong.
@@ -73,7 +73,8 @@ def require_options(explicit: Mapping[str, Any], model: type[Options], name: str
     """Refuse keys that do not belong next to a preset.
 
     Raises:
-        ConfigError: with the key that was probably meant, or what to write instead.
+        ConfigError: a key does not belong there; the message says which key was probably meant or
+            what to write instead.
     """
     for key, instead in _INSTEAD.items():
         if key in explicit and key not in model.model_fields:
@@ -85,7 +86,7 @@ def require_options(explicit: Mapping[str, Any], model: type[Options], name: str
 
 
 def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
-    """The nodes that have a type, inside any combinators."""
+    """Yield the nodes of a tree that have a type, inside any combinators."""
     if isinstance(node, dict) and "type" in node:
         yield node
     elif isinstance(node, dict | list):
@@ -94,7 +95,7 @@ def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _nodes(value: Any) -> Any:
-    """Check the list of a preset's verifiers; see `not_a_node`."""
+    """Check the list of a preset's additional verifiers, with the errors of `not_a_node`."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list such as [{{type: code}}], got {shown(value)}")
     for i, node in enumerate(value):

@@ -1,13 +1,13 @@
-"""Recommended guards, one per kind of swarm, each with the policy that measured best.
+"""Recommended guards, one per kind of swarm, each with the policy that did best in measurements.
 
 .. code-block:: python
 
     guard = presets.different_weights(state="guard-state")
 
-They are ordinary `Guard` objects. Each takes ``policy=`` to replace its own, ``state=`` for what it
-remembers, ``beside=`` for additional verifiers, and ``workers=`` for processes that read texts. In
-a guard file, write ``preset: NAME`` with the same options next to it. Figures:
-docs/swarm-results.md.
+A preset returns an ordinary `Guard`. ``policy=`` replaces the preset's policy. All presets except
+`failures_only` also take ``state=`` for what the guard remembers, ``beside=`` for additional
+verifiers, and ``workers=`` for processes that read texts. In a guard file, write ``preset: NAME``
+with the same options next to it. For figures, see docs/swarm-results.md.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from grpo_guard.nodes.usual_lengths import UsualLengths
 
 logger = logging.getLogger("grpo_guard")
 
-# Text checks and judges sometimes reject honest work; completions that "drop" removes are not
-# unlearnt, so their share grows.
+# Text checks and judges sometimes reject honest work. Completions that "drop" removes are never
+# unlearnt, so their share grows; "no_gain" lets those below their group's mean lose.
 _NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
 POLICIES: Final[Mapping[str, Policy]] = {
     "same_weights": Policy(),
@@ -47,8 +47,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "judged": Policy(on_reject=_NOT_UNLEARNT),
     "failures_only": Policy("drop", "skip"),
 }
-"""The policy of each preset. Of several rules the first that the trainer can carry out applies; a
-single rule that it cannot carry out is refused."""
+"""The policy of each preset. If there are several rules, the first that the trainer can carry out
+applies; a single rule that the trainer cannot carry out is refused."""
 
 
 @checked
@@ -65,30 +65,32 @@ def same_weights(
     workers: int | None = None,
     **options: Any,
 ) -> Guard:
-    """For nodes that hold the same weights: the log-prob bound, recurring phrases, the ledger.
+    """Guard for nodes that hold the same weights: log-prob bound, recurring phrases and a ledger.
 
-    The bound bets against a node at positions that the preceding text announces, such as the result
-    after an equals sign. If the policy itself finds a wrong digit likely, no bet can win, so a
-    wrong equation in an answer that may be right is masked from the loss for everyone alike, and
-    nobody is accused (`FalseSumsVerifier`). It cannot see other poison that the policy finds
-    likely; `shared_seed` can.
+    The log-prob bound bets against a node at positions that the preceding text leads up to, such as
+    the result after an equals sign. If the policy itself finds a wrong digit likely, no bet can
+    win. A wrong equation in an answer that may be right is therefore masked from the loss for
+    everyone alike, and nobody is accused (`FalseSumsVerifier`). This guard cannot see other poison
+    that the policy finds likely; `shared_seed` can.
 
     Args:
-        model: The policy: the model object that is being trained, or the folder or id of one to
+        model: The policy: the model object that is being trained, or the folder or id of a model to
             load, such as ``"org/policy"``.
-        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
-            a folder or id, whose own is loaded.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None if
+            ``model`` is a folder or id, from which the tokenizer is loaded too.
         sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
-        state: Folder for everything remembered about nodes, created if missing, which several
-            processes may share, or its `NodeStore`; None = kept until the process ends.
-        policy: Replaces ``POLICIES["same_weights"]``.
-        alpha: For each verifier, the share of honest completions that it may reject.
+        state: Folder for everything remembered about nodes, created if missing, or the `NodeStore`
+            of such a folder. Several processes may share it. None keeps the state until the process
+            ends.
+        policy: Policy that replaces ``POLICIES["same_weights"]``.
+        alpha: Share of honest completions that each verifier may reject.
         share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
-            Rules read all completions, and `FormVerifier` checks the form of all.
+            Rules read all completions, and `FormVerifier` checks the form of all completions.
         beside: Additional verifiers.
-        workers: Processes in which rules read texts, see `Guard`.
-        **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
+        workers: Number of processes in which rules read texts, see `Guard`.
+        **options: Options of `LogProbBoundVerifier`, and of its ``from_pretrained`` if the model is
+            loaded.
 
     Raises:
         ValueError, TypeError: as for `LogProbBoundVerifier`; or ``state`` is not a folder.
@@ -124,24 +126,24 @@ def shared_seed(
     workers: int | None = None,
     **options: Any,
 ) -> Guard:
-    """For nodes that sample under a public coin: seed replay and the ledger.
+    """Guard for nodes that sample under a public coin: seed replay and a ledger.
 
-    With a replay, other checks could only cost honest work. Call ``begin_round`` of its
-    `SeedReplayVerifier` at the start of each round.
+    Given seed replay, any other check could only reject honest work. Call ``begin_round`` of the
+    guard's `SeedReplayVerifier` at the start of each round.
 
     Args:
-        model: The policy: the model object that is being trained, or the folder or id of one to
+        model: The policy: the model object that is being trained, or the folder or id of a model to
             load, such as ``"org/policy"``.
-        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
-            a folder or id, whose own is loaded.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None if
+            ``model`` is a folder or id, from which the tokenizer is loaded too.
         sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
-        coin: The coin of the run, a `PublicCoin`, or the run's name, such as ``"run-7"``, if it
-            uses no beacons.
-        state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
-            is ``guard.verifier.members[1].member``, unless there are others ``beside``.
-        policy: Replaces ``POLICIES["shared_seed"]``.
-        **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
+        coin: The coin of the run, a `PublicCoin`, or the run's name, such as ``"run-7"``, if the
+            run uses no beacons.
+        state, alpha, share, beside, workers: As for `same_weights`. If ``share`` is below 1 and
+            ``beside`` is empty, the replay verifier is ``guard.verifier.members[1].member``.
+        policy: Policy that replaces ``POLICIES["shared_seed"]``.
+        **options: Options of `SeedReplayVerifier`, above all ``slots`` and ``nodes``.
 
     Raises:
         ValueError, TypeError: as for `SeedReplayVerifier`; or ``state`` is not a folder.
@@ -172,32 +174,34 @@ def different_weights(
     length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
-    """For nodes with different models: checks of the text, and the ledger.
+    """Guard for nodes with different models: checks of the text and a ledger.
 
-    With your own model, usually the policy in training, a reader has the last word on what rules
-    propose, and finds foreign sentences that no rule covers; see `ReaderVerifier`.
+    If you give it a model of your own, usually the policy in training, a reader on that model
+    confirms or excuses the findings that rules propose, and finds foreign sentences that no rule
+    covers; see `ReaderVerifier`.
 
     Args:
-        model: The reader's model: the policy in training as an object, or the folder or id of one
-            to load; None = only rules decide.
-        tokenizer: The policy's, or a `Detokenizer`. It decodes the token ids that a trainer trains
-            on, see `Guard`; if ``model`` is an object, the reader uses it as well. None = a loaded
-            ``model`` brings its own; without one, completions with ids are rejected, unless an
-            adapter decodes them with the trainer's tokenizer.
-        reader: Instead of ``model``: a `SpanReader`, or the folder or id of a model to load. It
-            need not be the policy, so its tokenizer decodes nothing: pass ``tokenizer`` for that.
+        model: The reader's model: the policy in training as an object, or the folder or id of a
+            model to load. If None, and without ``reader``, only rules decide.
+        tokenizer: The policy's tokenizer, or a `Detokenizer`. It decodes the token ids that a
+            trainer trains on, see `Guard`; if ``model`` is an object, the reader uses it as well.
+            If None, the tokenizer of a loaded ``model`` is used. Without any tokenizer, completions
+            with ids are rejected, unless an adapter decodes them with the trainer's tokenizer.
+        reader: A `SpanReader`, or the folder or id of a model to load, instead of ``model``. This
+            model need not be the policy, so its tokenizer does not decode the policy's ids: pass
+            ``tokenizer`` for that.
         frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
         state: Folder for what is remembered about nodes, as for `same_weights`.
-        policy: Replaces ``POLICIES["different_weights"]``.
+        policy: Policy that replaces ``POLICIES["different_weights"]``.
         beside, workers: As for `same_weights`.
-        length: Whether to scale the rewards of nodes that choose their length for the reward. Off
-            by default: an honest model whose wrong answers are its short ones can look like such a
-            node (docs/content-verifiers.md).
-        length_scaling: How to scale; passing it turns ``length`` on.
+        length: Whether to scale the rewards of nodes that adapt the length of their answers to the
+            reward. Off by default: an honest model whose wrong answers tend to be short can look
+            like such a node (docs/content-verifiers.md).
+        length_scaling: How to scale the rewards; passing it turns ``length`` on.
 
     Raises:
         ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
-        TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
+        TypeError: both ``model`` and ``reader`` are given, or a model lacks its tokenizer.
         ImportError: transformers or torch is missing; the message names the install command.
     """
     scales = _scales(length, length_scaling)
@@ -228,14 +232,14 @@ def _scales(length: object, length_scaling: LengthScaling | None) -> bool:
 
 
 def _stored(scaling: LengthScaling, store: NodeStore) -> LengthScaling:
-    """The same, with its memory of usual lengths in the store unless it has one of its own."""
+    """Move the memory of usual lengths into the store, unless it already has a store of its own."""
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         return replace(scaling, past=UsualLengths(store=store))
     return scaling
 
 
 def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
-    """The rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
+    """Make the rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
@@ -262,19 +266,20 @@ def judged(
     workers: int | None = None,
     **options: Any,
 ) -> Guard:
-    """A language model decides, except for nodes that the ledger has convicted.
+    """Guard in which a language model decides, except for nodes that the ledger has convicted.
 
     Args:
         backend: Required: the model that judges, such as
             ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside, tokenizer, workers: As for `different_weights`.
-        policy: Replaces ``POLICIES["judged"]``.
-        **options: For `JudgeVerifier`.
+        policy: Policy that replaces ``POLICIES["judged"]``.
+        **options: Options of `JudgeVerifier`.
 
     Raises:
-        ValueError: as for `JudgeVerifier`; no ``backend``, or no key for it; or ``state`` is not a
-            folder. A server that cannot be reached is logged: it may start after the trainer.
+        ValueError: as for `JudgeVerifier`; or there is no ``backend``, or no key for the backend;
+            or ``state`` is not a folder. A server that cannot be reached is only logged, because it
+            may start after the trainer.
     """
     if backend is None:
         raise ValueError(
@@ -303,22 +308,22 @@ def failures_only(
     truncated: bool = True,
     tokenizer: Any = None,
 ) -> Guard:
-    """For trusted nodes: failures do not become zeros. Not a defence: nothing is checked.
+    """Guard for trusted nodes: failures do not become zeros. No defence: no content is checked.
 
-    A failed completion leaves its group instead of lowering the mean with a 0 and being unlearnt:
-    if the reward function raises, takes too long, or returns None or NaN; if the completion was cut
-    off before its end; or if an adapter could not read it. If a trainer cannot remove completions,
-    this is refused at decoration.
+    A failed completion leaves its group, instead of lowering the group's mean with a reward of 0
+    and being unlearnt. A completion fails if the reward function raises, takes too long, or returns
+    None or NaN; if the completion was cut off before its end; or if an adapter could not read it.
+    A trainer that cannot remove completions is refused when the reward function is decorated.
 
     Args:
-        policy: Replaces ``POLICIES["failures_only"]``.
-        timeout: Seconds that a call of the reward function may take. A function that is not async
-            is then called in a worker process, see `GraderFailures`.
-        each: Grade the completions of a batch one by one, so that a failure costs one completion.
-            Not for functions that compare the completions of a batch.
-        truncated: Whether a rollout that was cut off is a failure. False, for example if reaching
-            the limit should be punished: it keeps its reward.
-        tokenizer: As for `different_weights`; None = ids are not checked either.
+        policy: Policy that replaces ``POLICIES["failures_only"]``.
+        timeout: Number of seconds that a call of the reward function may take. With a time limit, a
+            function that is not async is called in a worker process, see `GraderFailures`.
+        each: Whether to grade the completions of a batch one by one, so that a failure costs only
+            one completion. Not for functions that compare the completions of a batch.
+        truncated: Whether a rollout that was cut off is a failure. If not, it keeps its reward, for
+            example because reaching the limit should be punished.
+        tokenizer: As for `different_weights`; if None, token ids are not checked either.
 
     Raises:
         ValueError: ``timeout`` is out of range.

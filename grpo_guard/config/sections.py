@@ -1,4 +1,4 @@
-"""The sections of a guard file that configure one part of the guard each."""
+"""The sections of a guard file, each of which configures one part of the guard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
 
 
 def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
-    """The ledger of ``ledger:``, in the file of ``state:`` if there is one.
+    """Build the ledger of section ``ledger:``, in the file of ``state:`` if that is set.
 
     Raises:
         ConfigError: an option is wrong, or the file is not a ledger.
@@ -49,7 +49,8 @@ def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
 
 
 def identity_of(section: IdentityConfig, store: NodeStore | None) -> Identity:
-    """The proof of origin of ``identity:``, with what it remembers in the file of ``state:``.
+    """Build the proof of origin of section ``identity:``, whose memory is in the file of ``state:``
+    if that is set.
 
     Raises:
         ConfigError: an option is wrong, the keys cannot be read, or a package is missing.

@@ -1,4 +1,4 @@
-"""Build a verifier from one node of a configuration's tree, or from a whole tree."""
+"""Build a verifier from a node of a configuration's tree, or from the whole tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRAPPERS: dict[str, Any] = {
     "only": (_ONLY | None, None),
     "calibration": (str | None, None),
 }
-"""Options that a leaf takes in addition to its verifier's own, as (type, default)."""
+"""Options that a leaf takes in addition to those of its verifier, as (type, default)."""
 _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
     "all": AllOf,
     "any": AnyOf,
@@ -52,7 +52,7 @@ _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
 )
-# Options of 0.1.0 and 0.2.0, for one verifier or ("") for any -> what is expected now.
+# Verifier, or "" for any verifier -> its options in 0.1.0 and 0.2.0, and what is expected now.
 _GONE = {
     "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
     "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
@@ -61,7 +61,8 @@ _GONE = {
 
 @cache
 def verifier_options(kind: Any) -> type[Options]:
-    """The options of a leaf: the parameters of a verifier's class, and its wrappers."""
+    """Return the model of a leaf's options: the parameters of a verifier class, and the wrappers'
+    options."""
     if not hasattr(kind, "from_pretrained"):
         return options_of(kind.__name__, kind, fields=WRAPPERS)
     path, *_ = inspect.signature(kind.from_pretrained).parameters
@@ -70,12 +71,12 @@ def verifier_options(kind: Any) -> type[Options]:
 
 
 def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
-    """A leaf without its wrappers' options."""
+    """Return a leaf without the options of its wrappers."""
     return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
 def not_a_node(node: Any) -> str:
-    """The error for a value that is not a node, with what to write instead."""
+    """Describe the problem with a value that is not a node, and what to write instead."""
     if isinstance(node, str):
         name = next(iter(near(names(VERIFIERS), node)), "NAME")
         return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
@@ -94,14 +95,15 @@ def build_verifier(
     """Build the verifier that one node of the tree describes.
 
     Args:
-        node: ``{type: NAME, ...options}`` or a combinator over nodes.
-        alpha: For verifiers that set none.
-        where: Its place, for messages.
-        store: State of verifiers that remember nodes; None = in the verifiers themselves.
+        node: A leaf ``{type: NAME, ...options}``, or a combinator over nodes.
+        alpha: Value of ``alpha`` for verifiers that set none.
+        where: Place of the node in the file, for messages.
+        store: Store for the state of verifiers that remember nodes; if None, they keep it
+            themselves.
         live: The policy in training, used instead of the model and sampler that a leaf names.
 
     Raises:
-        ConfigError: with the node's place in the tree.
+        ConfigError: a node is wrong; the message begins with the node's place in the tree.
     """
     with without_secrets(node):
         return _Builder(alpha, store, live).node(node, where)
@@ -205,10 +207,11 @@ class _Builder:
 
 
 def _require_known(name: str, data: dict[str, Any], where: str) -> None:
-    """Refuse an unknown option before what the verifier needs is loaded.
+    """Refuse an unknown option before the packages that the verifier needs are loaded.
 
     Raises:
-        ConfigError: with the place and the option that was probably meant.
+        ConfigError: an option is unknown; the message gives the place and the option that was
+            probably meant.
     """
     for option in data if name in OPTIONS else ():
         if option not in PYTHON_ONLY:
@@ -219,13 +222,14 @@ def _require_option(known: Collection[str], option: object, name: str, where: st
     """Refuse an option that a verifier does not have.
 
     Raises:
-        ConfigError: with the verifier, its options and the one that was probably meant.
+        ConfigError: the option is unknown; the message names the verifier, the verifier's options
+            and the option that was probably meant.
     """
     try:
         choose(known, named(option))
     except UnknownNameError as error:
         text = str(error).replace("expected one of", f"expected an option of {name}, one of", 1)
-        # A few options are all that there is to mean.
+        # There are few options to confuse, so a vague likeness is enough for a hint.
         nearest = difflib.get_close_matches(named(option), known, n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest and "did you mean" not in text else ""
         raise ConfigError(f"{where}: {text}{hint}") from None

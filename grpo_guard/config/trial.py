@@ -17,9 +17,9 @@ from grpo_guard.nodes.store import FILE, require_folder
 
 @contextmanager
 def tried(config: GuardConfig) -> Iterator[Guard]:
-    """Build the guard of a file, with its state, ledger and log in a temporary folder.
+    """Build the guard of a guard file, with its state, ledger and log in a temporary folder.
 
-    The paths that the file names are checked, but nothing is created or changed there.
+    The paths that the guard file names are checked, but nothing is created or changed there.
 
     Raises:
         ConfigError: as for `GuardConfig.build`.
@@ -52,7 +52,7 @@ def _require_store(folder: Path) -> None:
 
 @contextmanager
 def _said_of(place: str) -> Iterator[None]:
-    """Turn what checks raise into errors of a guard file."""
+    """Turn errors of checks in the block into ConfigErrors that begin with ``place``."""
     try:
         yield
     except (ValueError, LedgerError) as error:

@@ -1,4 +1,4 @@
-"""Read a guard file's YAML as one mapping, with errors that say what is wrong."""
+"""Read the YAML of a guard file as one mapping, with errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_guard.core.options import ConfigError
 
 _SUCH = "`preset: different_weights`"
 _OF_TAGS = (ValueError, TypeError, LookupError, AttributeError)
-"""The exceptions that tags such as ``!!bool`` raise for a value that they cannot convert."""
+"""The exceptions that PyYAML raises for a value that a tag such as ``!!bool`` cannot convert."""
 
 
 def _got(data: object) -> str:
@@ -26,11 +26,11 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
     """Parse a mapping from YAML.
 
     Args:
-        text: YAML.
-        name: Of the file, for messages.
+        text: The content of a guard file.
+        name: Name of the file, for messages.
 
     Raises:
-        ConfigError: it is not YAML, or not a mapping.
+        ConfigError: the text is not YAML, or not a mapping.
     """
     import yaml
 
@@ -45,13 +45,13 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
 
 @cache
 def _yaml_loader() -> Any:
-    """The safe loader, which also reads 1e-3 as a number; YAML 1.1 takes it for text."""
+    """Return a safe loader that also reads 1e-3 as a number, which YAML 1.1 takes for text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def get_single_node(self) -> Any:
-            """The document; raises for a repeated key, which would silently replace the first
-            one."""
+            """Return the document; raise for a repeated key, whose second value would silently
+            replace the first."""
             node = super().get_single_node()
             for key in _repeated_keys(node):
                 raise yaml.constructor.ConstructorError(
@@ -65,7 +65,7 @@ def _yaml_loader() -> Any:
 
 
 def _repeated_keys(root: Any) -> Iterator[Any]:
-    """Keys that occur twice in one mapping; a key may replace one from a merge (``<<``)."""
+    """Yield keys that occur twice in a mapping. A key may override one from a merge (``<<``)."""
     open_, known = [root], {id(None)}
     while open_:
         node = open_.pop()
@@ -86,19 +86,19 @@ def _repeated_keys(root: Any) -> Iterator[Any]:
 
 
 def unreadable(name: str, error: Exception, text: str = "") -> ConfigError:
-    """The error for a file that cannot be read.
+    """Build the error for a guard file that cannot be read.
 
     Args:
-        name: Of the file.
-        error: What reading it raised.
-        text: Its content; of the line at fault only the indentation, dashes and a key are quoted,
-            since the rest may hold a backend's key.
+        name: Name of the file.
+        error: The exception that reading the file raised.
+        text: Content of the file. Only the indentation, dashes and key of the faulty line are
+            quoted, since the rest may contain the API key of a backend.
     """
     return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error, text)}")
 
 
 def _unquoting(error: Exception, text: str) -> str:
-    """A YAML reader's message without the lines and words that it quotes, or a remedy."""
+    """Rewrite a YAML reader's message without quoted text, and with a remedy if one is known."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem" if mark is not None else "strerror", None)
     what = re.sub(r"""(["']).{5,}\1""", "'...'", problem or type(error).__name__, flags=re.DOTALL)
@@ -118,7 +118,7 @@ _LINE = re.compile(r"([ \t]{0,60})((?:- {1,20}|-$){0,4})(?:([a-z_]{1,24}:)(?= |$
 
 
 def _shape(line: str) -> str:
-    """A line's indentation, dashes and key, in place of its values."""
+    """Reduce a line to its indentation, dashes and key, without its values."""
     found = _LINE.match(line)
     if found is None:
         return ""
@@ -128,13 +128,13 @@ def _shape(line: str) -> str:
 
 
 def _remedy(problem: str, lines: list[str], at: int, begun: int) -> str | None:
-    """What to look at; None if the reader's own words are as good.
+    """Suggest what to look at; None if the YAML reader's own message is as good.
 
     Args:
-        problem: The reader's words.
-        lines: Of the file.
-        at: Index of the line at fault.
-        begun: Number of the line in which what was being read begins.
+        problem: The YAML reader's message.
+        lines: Lines of the file.
+        at: Index of the faulty line, from 0.
+        begun: Number of the line, from 1, where the structure begins that was being read.
     """
     line = lines[at] if at < len(lines) else ""
     if r"\t" in problem or "\t" in line[: len(line) - len(line.lstrip())]:

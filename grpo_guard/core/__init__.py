@@ -1,1 +1,1 @@
-"""What a completion, a verdict and a verifier are, and how verifiers run and combine."""
+"""The core types (completion, verdict, verifier), and how verifiers are run and combined."""

@@ -1,7 +1,7 @@
 """Errors about a call's arguments that name the argument, what was expected and what was passed.
 
-Python's own ("missing 2 required positional arguments", "object is not iterable") say neither what
-an argument is for nor what to write instead.
+Python's own errors ("missing 2 required positional arguments", "object is not iterable") say
+neither what an argument is for nor what to write instead.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ C = TypeVar("C", bound=type)
 
 
 def worded(function: F, about: Any = None) -> F:
-    """Wrap a function so that missing, unknown and surplus arguments raise a readable TypeError,
-    with the name and the docstring of ``about``, by default those of the function."""
+    """Wrap a function so that missing, unknown and surplus arguments raise a readable TypeError.
+
+    The error quotes the name and docstring of ``about``, by default those of the function itself.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            # An error raised inside the function has a frame of its own.
+            # An error raised inside the function has at least one more frame in its traceback.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             owner = type(args[0]) if inspect.isclass(about) else about or function
@@ -51,7 +53,7 @@ def worded_class(kind: C) -> C:
 def _complaint(
     about: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """What is wrong with the arguments of a call; None if nothing is."""
+    """Describe what is wrong with the arguments of a call; None if they are fine."""
     name, parameters = about.__name__, inspect.signature(function).parameters
     ordered = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = [*ordered, *(p for p in parameters.values() if p.kind is p.KEYWORD_ONLY)]
@@ -77,7 +79,8 @@ def _complaint(
 
 
 def meaning(maker: Any, parameter: str) -> str:
-    """The first sentence of a parameter's ``Args`` entry, without markup; "" if there is none.
+    """Return the first sentence of a parameter's ``Args`` entry, without markup, or "" if the
+    parameter has no entry.
 
     If ``maker`` is a class, its bases are searched too. Entries such as "As for ..." are skipped.
     """
@@ -92,7 +95,7 @@ def meaning(maker: Any, parameter: str) -> str:
 
 
 def expected_verifier(where: str, got: object) -> TypeError:
-    """The error for a value that is not a verifier, with what to write in its place."""
+    """Build the error for a value that is not a verifier, with a hint on what to write instead."""
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
@@ -115,25 +118,25 @@ def expected_verifier(where: str, got: object) -> TypeError:
 
 
 def is_finite(value: object) -> TypeGuard[float]:
-    """Whether it is a number that a float can hold, and neither True nor False."""
+    """Whether a value is a finite number that fits in a float; booleans do not count."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return abs(value) <= sys.float_info.max
 
 
 def is_count(value: object, least: int = 0) -> bool:
-    """Whether it is an integer >= ``least``, and neither True nor False."""
+    """Whether a value is an integer >= ``least``; booleans do not count."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def require_level(where: str, value: object) -> None:
-    """Raise ValueError unless it is a number in (0, 1), of Python or NumPy."""
+    """Raise ValueError unless a value is a Python or NumPy number in (0, 1)."""
     if not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{where}: expected a number in (0, 1), got {value!r:.80}")
 
 
 def whole(value: Any) -> int | None:
-    """An integer of Python, NumPy or torch as ``int``; None for anything else."""
+    """Convert a Python, NumPy or torch integer to ``int``; return None for anything else."""
     try:
         return operator.index(value)
     except TypeError:
@@ -150,8 +153,8 @@ def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
 
 
 def require_once(where: str, members: Sequence[Any]) -> None:
-    """Raise ValueError if a verifier that learns is among the members twice: it would count
-    everything twice."""
+    """Raise ValueError if a verifier with scope ``"history"`` is among the members twice, since it
+    would count every completion twice."""
     for i, member in enumerate(members):
         if member.scope == "history" and any(member is other for other in members[:i]):
             raise ValueError(

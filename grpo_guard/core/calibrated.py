@@ -1,10 +1,10 @@
 """P-values for a verifier that has none, calibrated on honest completions.
 
-A rule says yes or no; how often it errs on honest work has to be measured. `Calibrated` ranks the
-verifier's verdict among those on n honest completions (conformal prediction, Vovk et al. 2005):
-``p = (1 + number of them judged at least as badly) / (n + 1)``. This is super-uniform as long as
-future honest completions resemble the calibration set. It also limits what a count can show: n
-completions give no p-value below 1 / (n + 1).
+A rule only accepts or rejects, so how often it rejects honest work has to be measured. `Calibrated`
+ranks each verdict among the verifier's verdicts on n honest completions (conformal prediction, Vovk
+et al. 2005): ``p = (1 + number of honest completions judged at least as badly) / (n + 1)``. This
+p-value is super-uniform as long as future honest completions resemble the calibration set. Its
+resolution is limited by the size of that set: n completions give no p-value below 1 / (n + 1).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_guard.core.verdict import Cause, Verdict
 from grpo_guard.core.verifier import ByRow, CompletionVerifier
 
 FORMAT = "grpo-guard calibration 1"
-# Enough for every alpha that n completions can support; any completion beyond them gets p = 1.
+# Only the smallest scores lead to rejections. A completion above all scores kept gets p = 1.
 KEPT_SCORES = 10_000
 
 
@@ -36,10 +36,10 @@ class HonestScores:
     """Scores that a verifier gave to honest completions.
 
     Args:
-        completions: How many it judged, without abstentions.
-        rejected: How many of those it rejected.
-        abstained: How many more it did not judge.
-        scores: The smallest scores, ascending, at most `KEPT_SCORES`; see `score`.
+        completions: Number of completions that the verifier judged, without abstentions.
+        rejected: Number of judged completions that were rejected.
+        abstained: Number of further completions on which the verifier abstained.
+        scores: The smallest scores in ascending order, at most `KEPT_SCORES`; see `score`.
     """
 
     completions: int
@@ -58,7 +58,7 @@ class HonestScores:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
-        """Collect the scores from verdicts on honest completions; not all may be abstentions."""
+        """Collect the scores of verdicts on honest completions, at least one of them judged."""
         judged = [v for v in verdicts if not v.abstained]
         return cls(
             len(judged),
@@ -71,13 +71,13 @@ class HonestScores:
     def smallest_p(self) -> float:
         """The smallest p-value that any verdict can get.
 
-        ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule that
-        rejected k of them gives every completion that it rejects ``(1 + k) / (n + 1)``.
+        This is ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule
+        that rejected k honest completions gives ``(1 + k) / (n + 1)`` to all that it rejects later.
         """
         return self.p_of(0.0)
 
     def p_of(self, score: float) -> float:
-        """The conformal p-value of a score."""
+        """Return the conformal p-value of a `score`."""
         at_most = bisect_right(self.scores, score)
         if at_most == len(self.scores) < self.completions or score >= 1.0:
             return 1.0
@@ -85,9 +85,9 @@ class HonestScores:
 
 
 def score(verdict: Verdict) -> float:
-    """How favourable a verdict is, in [0, 1]: its p-value if it has one.
+    """Score how favourable a verdict is, in [0, 1]: a judgement's p-value if it has one.
 
-    A rejection without a p-value scores 0 and an acceptance 1, so that rules are ranked by their
+    Without a p-value, a rejection scores 0 and an acceptance 1, so that rules are ranked by their
     only two answers.
     """
     if verdict.p_value is not None and verdict.cause is Cause.JUDGED:
@@ -100,15 +100,15 @@ class Calibrated(ByRow):
 
     Args:
         verifier: The verifier to calibrate.
-        honest: Its scores on honest completions, or the path of a file that
+        honest: The verifier's scores on honest completions, or the path of a file that
             ``grpo-guard calibrate`` wrote.
-        alpha: Reject exactly the completions with ``p <= alpha``. None = keep the verifier's own
-            outcome and only add the p-value, for a combination to use. Rejections for what the
-            author caused (malformed, overlong, screened) hold in either case.
+        alpha: Reject exactly the completions with ``p <= alpha``. None keeps the verifier's own
+            outcome and only adds the p-value, for a combination to use. Rejections for something
+            the author caused (malformed, overlong, screened) hold in either case.
 
     Raises:
-        ValueError: ``alpha`` is so small that nothing could be rejected.
-        CalibrationFileError: the file cannot be used.
+        ValueError: ``alpha`` is so small that no completion could be rejected.
+        CalibrationFileError: the calibration file cannot be used.
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class Calibrated(ByRow):
         *,
         alpha: float | None = None,
     ) -> Calibrated:
-        """Calibrate on honest completions, in batch order.
+        """Calibrate a verifier on honest completions, judged as one batch in the given order.
 
-        Sample them yourself: whatever is among them will be forgiven.
+        Sample these completions yourself: any fault among them will be tolerated from then on.
         """
         return cls(verifier, HonestScores.of(supervised(verifier, honest)), alpha=alpha)
 
     @property
     def smallest_p(self) -> float:
-        """See `HonestScores.smallest_p`."""
+        """The smallest p-value that any verdict can get; see `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
@@ -164,13 +164,13 @@ class Calibrated(ByRow):
 
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
-    """Write verifiers' honest scores by verifier name; the file is complete or not written."""
+    """Write honest scores to a file by verifier name, either completely or not at all."""
     data = {"format": FORMAT, "verifiers": {name: asdict(h) for name, h in honest.items()}}
     write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 
 
 def read_calibration(path: str | Path, name: str) -> HonestScores:
-    """Read one verifier's honest scores from a file; raise CalibrationFileError if it has none."""
+    """Read a verifier's honest scores from a file; raise CalibrationFileError if there are none."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

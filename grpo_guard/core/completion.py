@@ -1,4 +1,4 @@
-"""A completion as it leaves the exchange: what was asked, what was answered, and who sent it."""
+"""A completion as nodes exchange it: what was asked, what was answered, and who sent it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from grpo_guard.core.quoting import shown as shown
 
 # Names are kept for a whole run, and an untrusted sender's may be as long as a request.
 MAX_NAME: Final = 1_000
-# Most ids or log-probs: twice the longest context in use. A range can be endless at no cost.
+# Maximum number of ids or log-probs: twice the longest context in use. A `range` can be of any
+# length at no cost.
 MAX_TOKENS: Final = 2**21
 
-# Deepest nesting of a prompt in messages; JSON schemas of tools are 10 deep.
+# Maximum nesting depth of a prompt in messages; JSON schemas of tools are 10 levels deep.
 MAX_PROMPT_DEPTH: Final = 64
 
-# Our own descriptions of a value, in errors; anything else comes from a sender and is quoted.
+# Our own descriptions of values in errors; anything else comes from a sender and is quoted.
 _WORDS: Final = ("nothing", "an unknown field", "a larger one", "larger ones")
 
-# Names that other file formats use for these fields.
+# Names that other file formats use for the fields of a completion.
 _ELSEWHERE: Final = {
     **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
     **dict.fromkeys(("question", "problem", "query", "messages"), "prompt"),
@@ -41,7 +42,7 @@ class CompletionError(ValueError):
 
     Attributes:
         field: Name of the field.
-        problem: ``expected ..., got ...``.
+        problem: What is wrong with the value, as ``expected ..., got ...``.
     """
 
     def __init__(self, field_name: str, expected: str, got: Any) -> None:
@@ -53,11 +54,11 @@ class CompletionError(ValueError):
 
 
 class _Marked:
-    """A slot for values derived from a completion once and used again."""
+    """A slot for values that are derived from a completion once and then reused."""
 
     __slots__ = ("mark",)
     mark: tuple[bytes | None, bytes, bytes, bytes]
-    """Digests by which ledgers know the completion; see `nodes.intake`."""
+    """Digests by which ledgers recognise the completion; see `nodes.intake`."""
 
 
 @worded_class
@@ -66,38 +67,39 @@ class Completion(_Marked):
     """One completion of one prompt.
 
     Token ids are the primary input: retokenising text changes 1-3 % of the tokens, so a completion
-    without ids is scored under a looser profile.
+    without ids is scored under a looser profile. Fields marked as claims come from the sender and
+    may be false.
 
     Args:
         prompt: The prompt, as text or as chat messages such as
             ``[{"role": "user", "content": "What is 7 - 5?"}]``. Messages are copied; at most
-            `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
+            `MAX_PROMPT_PARTS` parts, nested at most `MAX_PROMPT_DEPTH` levels deep.
         text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
-            reads the ids in its place.
+            decodes the ids instead.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
-        completion_ids: Token ids of the completion, ending with EOS if it terminated, without
-            padding, shape [n].
-        node: Who sent it. A name longer than `MAX_NAME` characters is cut and gets a digest.
-        group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
+        completion_ids: Token ids of the completion, without padding and ending with EOS if the
+            completion terminated, shape [n].
+        node: Name of the sender. A name longer than `MAX_NAME` characters is cut and gets a digest.
+        group: The sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
             completions of equal prompts, whatever their labels.
-        round: Training round in which it was generated.
-        slot: Its place within the group.
+        round: Training round in which the completion was generated.
+        slot: Position of the completion within its group.
         rollout: Label that a rollout's segments share, see `grpo_guard.core.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
-        finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
+        finish_reason: Why the sender's engine stopped, such as ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
-        given: Its tokens and characters that were not sampled: tool results, user turns. A claim
-            unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
-        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
-            it, so it excuses nothing (`trusted_prompt`), and its reference may be false
+        given: Spans of tokens and characters that were not sampled, such as tool results and user
+            turns. A claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
+        prompt_trusted: Whether the prompt is the trainer's own. If not, the sender may have written
+            it, so the prompt excuses nothing (`trusted_prompt`), and the reference may be false
             (`trusted_reference`).
-        metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own if present;
-            other verifiers read only the keys that they are configured with.
+        metadata: Anything else. `SeedReplayVerifier` compares the key ``run`` with its own run if
+            present; other verifiers read only the keys that they are configured with.
 
     Raises:
-        CompletionError: a field has the wrong type or an impossible value. Nothing else is raised,
-            whatever a field holds, because senders choose the fields.
+        CompletionError: a field has the wrong type or an impossible value. No other exception is
+            raised, whatever a field holds, because senders choose the fields.
     """
 
     prompt: str | Sequence[Message]
@@ -136,22 +138,24 @@ class Completion(_Marked):
 
     @property
     def context(self) -> Given | None:
-        """The given spans if log-prob checks may use them as context without judging them."""
+        """The given spans if log-prob checks may use them as unjudged context; otherwise None."""
         return self.given if self.given and (self.given.masked or self.given.known) else None
 
     @property
     def verified_spans(self) -> Given | None:
-        """The given spans if it is known that their author did not write them."""
+        """The given spans if it is known that the author did not write them; otherwise None."""
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
-        """A copy with other values of some fields, already in stored form: not validated again."""
+        """Copy the completion with new values for some fields. These must already be in stored
+        form, because they are not validated again."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The dataclass default looks up its fields for every object, which takes three times as
-        # long, and swarms send millions between processes. Neither validates the values again.
+        # The default for dataclasses looks up the fields of every object, which takes three times
+        # as long, and swarms send millions of completions between processes. Neither way validates
+        # the values again.
         return _restored, _values(self)
 
     @property
@@ -163,24 +167,25 @@ class Completion(_Marked):
 
     @property
     def trusted_prompt(self) -> str | Sequence[Message]:
-        """The prompt as far as it may excuse the completion: "" if an untrusted sender may have
-        written it and asked for the very import or equation that the answer contains."""
+        """The prompt, or "" if an untrusted sender may have written it. Such a prompt must not
+        excuse the answer: it may ask for the very import or equation that the answer contains."""
         return self.prompt if self.prompt_trusted else ""
 
     @property
     def trusted_reference(self) -> str | None:
-        """The reference, unless an untrusted sender may have supplied it: given a false answer, a
-        judge rejects right ones, and it reads whatever is put there."""
+        """The reference answer, or None if an untrusted sender may have supplied it. A false
+        reference would make a judge reject right answers, and the judge reads any text put there.
+        """
         return self.reference if self.prompt_trusted else None
 
     @property
     def trusted_prompt_text(self) -> str:
-        """`trusted_prompt` as one text."""
+        """The text of `trusted_prompt`, as one string."""
         return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
-        """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
+        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are found."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
         for name in data:  # first, so that "completion" is reported as a name for "text"
@@ -198,10 +203,11 @@ class Completion(_Marked):
 
 
 def plain_prompt(value: Any) -> str | tuple[Message, ...]:
-    """A prompt as `Completion` holds it.
+    """Convert a prompt to the form in which `Completion` stores it.
 
     Raises:
-        CompletionError: it is not a prompt. Other exceptions only if an object in it raises them.
+        CompletionError: the value is not a prompt. Other exceptions occur only if an object inside
+            the prompt raises them.
     """
     name = "prompt"
     if isinstance(value, str):
@@ -218,10 +224,10 @@ def plain_prompt(value: Any) -> str | tuple[Message, ...]:
 
 
 def _plain(value: Any, depth: int, room: list[int]) -> Any:
-    """A copy in Python's own types, so that printing or walking a prompt later always ends.
+    """Copy a value into built-in types, so that printing or walking a prompt later always ends.
 
-    The bounds stop cycles and shared parts, which a few bytes can hold. Images are kept unchanged;
-    numbers too long to print and objects whose ``repr`` fails are refused.
+    The limits stop cycles and shared parts, for which a few bytes are enough. Images are kept
+    unchanged; numbers too long to print and objects whose ``repr`` fails are refused.
     """
     room[0] -= 1
     if not depth or room[0] < 0:
@@ -247,7 +253,7 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Convert an array of objects, as data sets have them, to a list."""
+    """Convert an array of objects, as found in data sets, to a list; other values are unchanged."""
     objects = getattr(getattr(value, "dtype", None), "kind", "") == "O"
     return value.tolist() if objects else value
 
@@ -311,10 +317,11 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Read token ids from lists, tuples, NumPy arrays and tensors of integers; None = none.
+    """Read token ids from a list, tuple, NumPy array or tensor of integers; None remains None.
 
     Raises:
-        CompletionError: it is not a list of ids. Other exceptions only if iterating raises them.
+        CompletionError: the value is not a list of ids. Other exceptions occur only if iterating
+            over the value raises them.
     """
     if value is None:
         return None
@@ -332,7 +339,8 @@ def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
 
 
 def _items(name: str, value: Any, kind: str) -> Iterator[Any]:
-    """The items; raises before the first if the length is known to exceed `MAX_TOKENS`."""
+    """Yield the items of a list. An error is raised before the first item if the length is known to
+    exceed `MAX_TOKENS`."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise CompletionError(name, f"a list of {kind} or null", value)
     if isinstance(value, Sized) and len(value) > MAX_TOKENS:
@@ -383,7 +391,7 @@ _SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
 
 
 def _restored(*values: Any) -> Completion:
-    """Build a completion from values that another one held, in the order of `_READ`."""
+    """Build a completion from the stored values of another completion, in the order of `_READ`."""
     one = object.__new__(Completion)
     for put, value in zip(_SLOTS, values, strict=True):
         put(one, value)

@@ -1,9 +1,9 @@
-"""Decode token ids to the text that verifiers read, so that they judge what is trained.
+"""Decode token ids to the text that verifiers read, so that they judge what is trained on.
 
-A trainer learns from ids. A sender that may choose ids and text separately can put a clean text
-over poisoned ids. So the text is decoded from the ids, and ids that decoding would hide are
-refused: special tokens inside an answer, padding, and anything after the token that ends it. One
-closing token may stay hidden, because every honest answer has it.
+A trainer learns from ids. A sender that could choose ids and text separately could cover poisoned
+ids with a clean text. So the text is decoded from the ids, and ids that decoding would hide are
+refused: special tokens inside an answer, padding, and anything after the token that ends the
+answer. One closing token may stay hidden, because every honest answer has one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from grpo_guard.core.given import Given, Span, between, stretches
 from grpo_guard.core.model_paths import missing, unreached
 from grpo_guard.core.quoting import shown
 
-# Names of tokens that end a turn: a model may have several, and its tokenizer declares only one.
-# Other special tokens at the end, such as <|im_start|>, count as the author's.
+# Names of tokens that end a turn: a model may have several, but its tokenizer declares only one.
+# Any other special token at the end, such as <|im_start|>, counts as part of the answer.
 ENDS: Final = (
     "<|im_end|>",
     "<|endoftext|>",
@@ -49,17 +49,17 @@ REMEDY: Final = (
 
 
 class UnreadableError(ValueError):
-    """The text would not show all of these ids; the message says which, for a person."""
+    """The decoded text would not show all ids, or decoding failed; the message says why."""
 
 
 class Detokenizer:
     """Decodes completions, and refuses ids that the text would not show.
 
     Args:
-        tokenizer: The policy's, or a processor that contains it.
+        tokenizer: The policy's tokenizer, or a processor that contains it.
         special: Ids of special tokens that an answer may contain, for models that use them to
             think or call tools. The text shows them. Closing tokens still end an answer.
-        ends: Closing tokens in addition to the tokenizer's own and those named in `ENDS`.
+        ends: Ids of closing tokens, in addition to the tokenizer's own and those named in `ENDS`.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Detokenizer:
         own_ends = eos if isinstance(eos, list) else [eos]
         self.ends = frozenset(named | {*ends} | {i for i in own_ends if i is not None})
         self.hidden = frozenset(hidden - set(special)) | self.ends
-        # Clean-up would remove blanks that are trained on.
+        # Clean-up would remove spaces that the model is trained on.
         clean = hasattr(tokenizer, "clean_up_tokenization_spaces")
         self._options = {"clean_up_tokenization_spaces": False} if clean else {}
 
     @classmethod
     def of(cls, tokenizer: Any, **options: Collection[int]) -> Detokenizer:
-        """The cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged."""
+        """Return the cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged."""
         if isinstance(tokenizer, cls):
             return tokenizer
         if isinstance(tokenizer, str):
@@ -90,13 +90,13 @@ class Detokenizer:
                 f"tokenizer: expected a tokenizer, got the name {shown(tokenizer)}; write "
                 "Detokenizer.from_pretrained(NAME)"
             )
-        inner = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+        inner = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
         if isinstance(tokenizer, type) or not callable(getattr(inner, "decode", None)):
             raise TypeError(f"tokenizer: expected a tokenizer, got {shown(tokenizer)}")
         own = tuple((name, frozenset(ids)) for name, ids in options.items())
         try:
             return _made(tokenizer, len(tokenizer), own)
-        except TypeError:  # it has no length or is not hashable
+        except TypeError:  # the tokenizer has no length or is not hashable
             return cls(tokenizer, **options)
 
     @classmethod
@@ -104,12 +104,12 @@ class Detokenizer:
         """Load a policy's tokenizer without running code from the hub.
 
         Args:
-            path_or_id: Folder or id of the tokenizer.
-            special: As for the constructor, by name.
+            path_or_id: Folder or hub id of the tokenizer.
+            special: Names of special tokens that an answer may contain; see the constructor.
 
         Raises:
             ModuleNotFoundError: transformers is missing; the message names the install command.
-            ValueError: there is no tokenizer, or it lacks a token of ``special``.
+            ValueError: there is no such tokenizer, or it lacks a token named in ``special``.
         """
         if problem := missing(path_or_id) or unreached(path_or_id):
             raise ValueError(f"{path_or_id}: {problem.replace('model', 'tokenizer', 1)}")
@@ -132,11 +132,11 @@ class Detokenizer:
         return cls(tokenizer, special=[vocabulary[name] for name in special])
 
     def problem(self, ids: Sequence[int], given: Sequence[Span] = ()) -> str | None:
-        """Why a text would not show all of these ids; None if it would.
+        """Explain why the text would not show all ids of a completion; None if it would.
 
         Args:
-            ids: A completion's ids, shape [n].
-            given: Their spans that are not trained on. A closing token may precede each one.
+            ids: Token ids of the completion, shape [n].
+            given: Spans of ``ids`` that are not trained on. A closing token may precede each span.
         """
         if self.known:
             place = next((i for i, token in enumerate(ids) if token not in self.known), None)
@@ -152,28 +152,29 @@ class Detokenizer:
         return None
 
     def plain(self, ids: Sequence[int]) -> str:
-        """The text without special tokens, as trainers show it to reward functions."""
+        """Decode ids without special tokens, as trainers show the text to reward functions."""
         return self._decode(ids, True)
 
     def raw(self, ids: Sequence[int]) -> str:
-        """The text with all special tokens."""
+        """Decode ids with all special tokens."""
         return self._decode(ids, False)
 
     def shown(self, ids: Sequence[int]) -> str:
-        """The text with all special tokens except the closing one."""
+        """Decode ids with all special tokens, except for a closing token at the end."""
         closed = bool(len(ids)) and ids[-1] in self.ends
         return self.raw(ids[:-1] if closed else ids)
 
     def read(self, completion: Completion, *, claims: bool = False) -> Completion:
-        """A copy of the completion whose text is decoded from its ids.
+        """Return a copy of a completion whose text is decoded from the completion's ids.
 
         Args:
-            completion: With ``completion_ids``.
-            claims: Whether the sender's given spans will be checked with the environment;
-                otherwise a span that is neither masked nor known excuses nothing in it.
+            completion: A completion with ``completion_ids``.
+            claims: Whether the environment will check the given spans that the sender claims. If
+                not, special tokens inside given spans are excused only if these are masked or
+                known.
 
         Raises:
-            UnreadableError: the text would not show all of the ids, or they cannot be decoded.
+            UnreadableError: the text would not show all of the ids, or the ids cannot be decoded.
         """
         ids, given = completion.completion_ids or (), completion.given
         spans = given.tokens if given else ()
@@ -199,13 +200,13 @@ class Detokenizer:
         hide: bool = False,
         hide_given: bool = False,
     ) -> tuple[str, tuple[Span, ...]]:
-        """The text of several turns, and the character spans of the given ones.
+        """Return the text of several turns, and the given spans in characters of this text.
 
         Args:
-            ids: Of all turns, shape [n].
-            given: Their spans between turns.
-            hide: Leave special tokens out of the author's turns; otherwise show all but a closing
-                one.
+            ids: Token ids of all turns, shape [n].
+            given: Token spans between the author's turns.
+            hide: Leave special tokens out of the author's turns; otherwise show all of them except
+                a closing token at the end of a turn.
             hide_given: Leave special tokens out of the given spans.
         """
         parts = []
@@ -228,12 +229,16 @@ class Detokenizer:
 def _made(
     tokenizer: Any, size: int, options: tuple[tuple[str, frozenset[int]], ...]
 ) -> Detokenizer:
-    """Cached: a vocabulary of 150,000 takes 0.1 s. ``size`` changes when tokens are added."""
+    """Make a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
+
+    ``size`` is only part of the cache's key: it changes when tokens are added to the tokenizer.
+    """
     return Detokenizer(tokenizer, **dict(options))
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Ids that decoding skips. Tokens may be added as special without being listed as such."""
+    """Return the ids of tokens that decoding skips. Tokens may have been added as special without
+    being listed as such."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     listed = getattr(tokenizer, "all_special_ids", ())
     return {*listed, *(i for i, token in added.items() if token.special)}

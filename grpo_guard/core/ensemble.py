@@ -1,4 +1,4 @@
-"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and verifiers for some completions."""
+"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and `only` for some completions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Only", "Vote", "inner_verif
 
 
 def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    """A verifier and, recursively, its ``members``, depth first."""
+    """Yield a verifier and, recursively, its ``members``, depth first."""
     yield verifier
     for member in getattr(verifier, "members", ()):
         yield from inner_verifiers(member)
@@ -26,9 +26,9 @@ def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier
 class Vote(Ensemble):
     """Rejects when at least ``rejects`` members reject (default: more than half).
 
-    Abstains exactly when the abstaining members could still have tipped the vote: an outage of
-    some judges then never turns a minority into a majority. The p-value is Rüger's; it is None
-    unless every applicable member has one.
+    Abstains exactly when the abstaining members could still have tipped the vote, so that an outage
+    of some judges never turns a minority into a majority. The p-value is Rüger's; it is None unless
+    every applicable member has a p-value.
 
     Raises:
         ValueError: ``rejects`` is not between 1 and the number of members.
@@ -59,20 +59,21 @@ class Vote(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the members together can give."""
+        """The smallest p-value that the members can give together."""
         n = len(self.members)
         return ruger([smallest_p(m) for m in self.members], self.rejects or n // 2 + 1)
 
     def _needed(self, verdicts: Sequence[Verdict]) -> int:
-        # Inapplicable members have left the electorate; never require more votes than it has.
+        # Inapplicable members do not vote; never require more votes than there are voters.
         return min(self.rejects or len(verdicts) // 2 + 1, len(verdicts))
 
 
 class Cascade(AllOf):
-    """`AllOf` in order; a completion that one member rejects is not shown to the later ones.
+    """`AllOf` in order; a completion that one member rejects is not shown to later members.
 
     Put cheap verifiers first, so that expensive ones see only the completions that are left. A
-    later member that compares the completions of a group is then spared the poison among them.
+    later member that compares the completions of a group then does so without the poison that
+    earlier members rejected.
     """
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
@@ -89,10 +90,10 @@ class Cascade(AllOf):
 
 
 class Only(ByRow):
-    """Runs its member on matching completions; the others are NOT_APPLICABLE.
+    """Runs its member on matching completions; its verdict on all others is NOT_APPLICABLE.
 
-    Combinators skip such a verdict. At the top of a guard it is an abstention, so that completions
-    that no verifier has judged do not earn their reward by accident.
+    Combinators skip such a verdict. At the top level of a guard it is an abstention, so that
+    completions that no verifier has judged do not earn a reward by accident.
     """
 
     shows_some = True
@@ -135,10 +136,11 @@ def only(
     node: str | None = None,
     when: Callable[[Completion], bool] | None = None,
 ) -> CompletionVerifier:
-    """Restrict a verifier to a task, a node, or a condition ``when``; all given must hold.
+    """Restrict a verifier to a task, a node, or a condition ``when``; all conditions must hold.
 
-    Use conditions that you know yourself. A task or node that came with the completion is the
-    sender's claim: with ``only(checker, task="math")`` it could label its sums "poetry".
+    Use conditions that you know to be true. A task or node that came with the completion is only
+    the sender's claim: to evade ``only(checker, task="math")``, the sender could label its sums
+    "poetry".
 
     Raises:
         ValueError: no condition was given.

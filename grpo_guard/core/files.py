@@ -12,13 +12,13 @@ from typing import TextIO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 so that a reader never sees half of it; raises OSError and changes
-    nothing if it cannot.
+    """Write a UTF-8 text file atomically, so that a reader never sees half of it. If the file
+    cannot be written, OSError is raised and nothing changes.
 
     The text first goes to a new file in the same folder under an unguessable name: in a folder that
-    others can write to, a link planted under a predictable name would make us overwrite another
-    file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``), it is
-    written in place, because root could replace it with a file.
+    others can write to, a link planted under a predictable name would make us overwrite another of
+    our files. If the path exists but is not a regular file (a terminal, a pipe, ``/dev/null``), it
+    is written in place; root could otherwise replace a device with a file.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with open(os.open(path, os.O_WRONLY), "w", encoding="utf-8") as device:
@@ -37,12 +37,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
-    """A UTF-8 text file that is visible under its name while it is written; ``-`` is standard
-    output.
+    """Open a UTF-8 text file that is visible under its final name while it is written; ``-`` is
+    standard output.
 
-    It replaces an existing file as soon as it is opened, unless ``resume`` appends to its content.
-    A link itself is replaced, not its target, as in `write_whole`. A terminal, a pipe or a device
-    is written in place.
+    An existing file is replaced at once, or appended to if ``resume`` is set. If the path is a
+    link, the link itself is replaced and not its target, as in `write_whole`. A terminal, a pipe or
+    a device is written in place.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -66,10 +66,11 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 
 def obstacle(folder: Path) -> tuple[Path, str] | None:
-    """What is in the way of a folder, and why; None if it exists or can be made.
+    """Return the path that prevents a folder from being created, and the reason; None if the folder
+    exists or can be created.
 
     Raises:
-        OSError, ValueError: there can be no such name.
+        OSError, ValueError: the name is impossible.
     """
     around = (folder, *folder.parents)
     there = next(one for one in around if one.exists() or one.is_symlink())
@@ -81,7 +82,7 @@ def obstacle(folder: Path) -> tuple[Path, str] | None:
 
 
 def require_other(out: Path, *read: Path) -> None:
-    """Raise FileExistsError if the result would overwrite one of the input files."""
+    """Raise FileExistsError if the output would overwrite one of the input files."""
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):
             raise FileExistsError(f"{out}: expected another file than the one that is read")

@@ -1,10 +1,11 @@
-"""Spans of a completion that nobody sampled (tool results, user turns), and who vouches for them.
+"""Spans of a completion that were not sampled (tool results, user turns), and who vouches for them.
 
-A span is an exemption, and an attacker would mark poison as given so that it is skipped. So a
-sender's claim alone exempts nothing. Log-prob checks use as context what the trainer masks, since
-poison there is not trained on. Text rules skip only what is known to be a tool's or user's text,
-because the trainer asked for it itself or the guard's `environment` confirmed it. For them a mask
-is not enough: a reward reads masked text, and the rest of the answer builds on it.
+Such a span is exempt from checks, and an attacker would mark poison as given to have it skipped. So
+a sender's claim alone exempts nothing. Log-prob checks treat spans that the trainer masks as
+context, since poison in them is not trained on. Text rules skip only spans that are known to come
+from a tool or user, because the trainer requested them itself or the guard's `environment`
+confirmed them. For text rules a mask is not enough: a reward reads masked text, and the rest of the
+answer builds on it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, Final, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
 
-# Turns of one completion. Each costs a call to the environment, and senders decide how many.
+# Maximum number of given spans in a completion. Each costs a call to the environment, and senders
+# decide how many there are.
 MAX_SPANS: Final = 1_000
 
 
@@ -26,15 +28,15 @@ class Given:
     """Ordered, disjoint spans of a completion that its author did not write.
 
     Args:
-        tokens: Half-open spans of ``completion_ids``, none empty; () without ids.
-        chars: The same spans in characters of ``text``, one for each of ``tokens`` if there are
-            ids; empty if none of a span's tokens is visible.
-        masked: The trainer does not train on these tokens, whatever their origin.
-        known: They are known to be a tool's or user's: the trainer asked for them itself. For a
-            peer's claims, `Guard` has ``environment``.
+        tokens: Half-open spans of ``completion_ids``, none of them empty; () without ids.
+        chars: The same spans in characters of ``text``, one for each span in ``tokens`` if there
+            are ids. A span is empty if none of its tokens is visible in the text.
+        masked: Whether the trainer leaves these tokens out of training, whatever their origin.
+        known: Whether the spans are known to come from a tool or user, because the trainer
+            requested them itself. Claims of a peer are checked by the ``environment`` of a `Guard`.
 
     Raises:
-        ValueError: spans are not of that form, or more than `MAX_SPANS`.
+        ValueError: the spans are not of this form, or there are more than `MAX_SPANS`.
     """
 
     tokens: tuple[Span, ...] = ()
@@ -48,18 +50,24 @@ class Given:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
-        """Read a claim, neither masked nor known: ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
-        Raises ValueError as the constructor, and for an unknown key."""
+        """Read spans that a sender claims, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
+
+        The result is neither masked nor known.
+
+        Raises:
+            ValueError: a key is unknown, or the spans are not of the form required above.
+        """
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with tokens and chars alone")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
-        """The spans fitted to a completion; None if none is left. Without ids, ``tokens`` is None
-        and token spans are dropped.
+        """Fit the spans to a completion of this many tokens and characters; None if no span is
+        left. For a completion without ids, ``tokens`` is None and token spans are dropped.
 
         Raises:
-            ValueError: spans exceed it, or there are not as many of tokens as of characters.
+            ValueError: a span exceeds the completion, or the numbers of token spans and character
+                spans differ.
         """
         given = self if tokens is not None or not self.tokens else replace(self, tokens=())
         if tokens is not None and len(given.tokens) != len(given.chars):
@@ -74,7 +82,7 @@ class Given:
 
 
 def between(spans: Iterable[Span], length: int) -> list[Span]:
-    """The stretches around the spans, one more than there are spans; some may be empty."""
+    """Return the stretches around the spans, one more than there are spans; some may be empty."""
     around, start = [], 0
     for begin, end in spans:
         around.append((start, begin))
@@ -83,7 +91,8 @@ def between(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def stretches(spans: Iterable[Span], length: int) -> list[Span]:
-    """The author's and given stretches in turn, the author's first and last; some may be empty."""
+    """Return the author's stretches and the given spans alternately, beginning and ending with the
+    author's; some may be empty."""
     spans = [*spans]
     around = between(spans, length)
     given = [*spans, (length, length)]

@@ -28,8 +28,8 @@ class InputError(ValueError):
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) for each non-empty line. Raises InputError if the file cannot be read,
-    or a line is not a JSON object."""
+    """Yield (line number, object) for each non-empty line of a file. Raises InputError if the file
+    cannot be read, or a line is not a JSON object."""
     try:
         with path.open("rb") as lines:
             yield from objects_of(lines, path)
@@ -40,7 +40,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def objects_of(lines: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_objects` of an open file."""
+    """Do the same as `read_objects` for a file that is already open; errors quote ``path``."""
     number = 0
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -52,9 +52,8 @@ def objects_of(lines: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, An
 
 
 def read_completions(path: Path) -> list[Completion]:
-    """Read all completions of IN.jsonl, in order, without the rows' own ``id``. If a line is
-    malformed, it raises InputError, so that nothing is scored before the whole file is known to be
-    readable."""
+    """Read all completions of IN.jsonl, in order, ignoring each row's ``id``. A malformed line
+    raises InputError, so that nothing is scored before the whole file is known to be readable."""
     completions = []
     for number, data in read_objects(path):
         try:
@@ -66,7 +65,8 @@ def read_completions(path: Path) -> list[Completion]:
 
 
 def row_id(value: Any) -> str | int | None:
-    """Check a sender's own name for a row: an integer or a short text, else CompletionError."""
+    """Return the sender's own id of a row: an integer, a short string or None. Anything else raises
+    CompletionError."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, str) and len(value) <= LONGEST_ID:
@@ -75,10 +75,12 @@ def row_id(value: Any) -> str | int | None:
 
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:
-    """Parse a JSON object from UTF-8 text of at most ``most`` bytes, which also bounds its values.
+    """Parse a JSON object from UTF-8 text of at most ``most`` bytes, which also limits the number
+    of values.
 
     Raises:
-        InputError: it is not one; the message says what was expected and, briefly, what was found.
+        InputError: the text is not such an object; the message says what was expected and, briefly,
+            what was found.
     """
     if len(text) > most:
         raise InputError(f"expected at most {most} bytes, got more")
@@ -101,10 +103,11 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
 
 
 def _check_size(text: bytes, most: int) -> None:
-    """Count values and depth without parsing, in memory proportional to the text.
+    """Check the number of values and the nesting depth without parsing, in memory proportional to
+    the text.
 
-    Characters inside strings do not count: the completion's author writes them, and he must not
-    be able to have the request refused. The counts are exact up to the first invalid JSON, where
+    Characters inside strings do not count: a completion's author writes them, and must not be able
+    to get the whole request refused. The counts are exact up to the first invalid JSON, where
     parsing would stop.
     """
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
@@ -125,8 +128,9 @@ def _check_size(text: bytes, most: int) -> None:
 
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, refused if a name occurs twice: readers differ in which one they take, so another
-    program may have checked a value other than the one verified here."""
+    """Build an object from its pairs, and refuse it if a name occurs twice: parsers differ in which
+    value they keep, so another program may have checked a value other than the one verified here.
+    """
     data = dict(pairs)
     if len(data) < len(pairs):
         seen: set[str] = set()
@@ -137,4 +141,4 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # creating one costs as much as a body
+_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # as costly to create as a body

@@ -1,4 +1,4 @@
-"""Tell folders from hub ids, because a missing folder must not be looked up on a hub."""
+"""Tell model folders from hub ids, because a missing folder must not be looked up on a hub."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _WITHOUT_OWNER: Final = re.compile(
 )
 _SECONDS: Final = 1.5
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
-# These types take a model name that a server knows, which may look like a path on the server.
+# Types whose models are on a server, where a model's name may look like a path.
 _SERVED: Final = ("openai", "remote", "vllm")
 _OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a path: it looks like one, or its first folder exists here."""
+    """Whether a model's name is a path: it looks like one, or its first part is a folder here."""
     first = name.partition("/")[0]
     return (
         name.startswith((".", "~", "$", "/", os.sep))
@@ -45,9 +45,9 @@ def is_path(name: str) -> bool:
 
 
 def missing(name: str) -> str | None:
-    """Why there can be no model under this name; None if it exists, or may exist on a hub.
+    """Explain why there can be no model of this name; None if it exists, or may exist on a hub.
 
-    A name that was fetched before is in the hub's cache, and never refused.
+    A model that was fetched before is in the hub's cache and never refused.
     """
     path = Path(name)
     if path.exists() or (not is_path(name) and _fetched(name)):
@@ -60,15 +60,15 @@ def missing(name: str) -> str | None:
 
 
 def unexpanded(name: str | os.PathLike[str]) -> str:
-    """The remedy for a path that begins with ``~`` or ``$``, which only a shell expands; "" for
-    others."""
+    """Return a hint for a path that begins with ``~`` or ``$``, which only a shell expands; "" for
+    any other path."""
     start = os.fspath(name)[:1]
     return f"; {start} is not expanded, write the whole path" if start in ("~", "$") else ""
 
 
 def unreached(name: str) -> str | None:
-    """Why a model cannot be fetched from the hub; None if it is on this machine, or no obstacle is
-    known. Without this check, the attempts would take most of a minute."""
+    """Explain why a model cannot be fetched from the hub; None if it is on this machine, or no
+    obstacle is known. Without this check, failing attempts would take most of a minute."""
     if Path(name).exists() or _fetched(name) or getproxies():
         return None
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -87,7 +87,7 @@ def unreached(name: str) -> str | None:
 
 
 def _not_on_a_hub(name: str) -> str | None:
-    """Why no hub can have a model of this name, or cannot be asked."""
+    """Explain why no hub can have a model of this name or be asked for it; None if one can."""
     expected = "expected a model's folder or an id NAME/MODEL"
     if "/" not in name and _WITHOUT_OWNER.fullmatch(name) is None:
         return (
@@ -104,7 +104,7 @@ def _not_on_a_hub(name: str) -> str | None:
 
 
 def _fetched(name: str) -> bool:
-    """Whether the hub's cache on this machine has the model, by the hub's own rules for folders."""
+    """Whether the model is in the hub's cache on this machine, by the hub's own folder rules."""
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
     )
@@ -121,7 +121,7 @@ def _fetched(name: str) -> bool:
 
 
 def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
-    """(place, problem) for each model in a guard file that is a path that does not exist."""
+    """Yield (place, problem) for each model in a guard file that cannot be found."""
     if isinstance(node, list):
         for i, item in enumerate(node):
             yield from missing_models(item, f"{where}[{i}]")
@@ -133,7 +133,7 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
                 if problem is not None:
                     yield place, problem
             elif key == "backend" and isinstance(value, Mapping):
-                if value.get("type") == "transformers":  # of a misspelt one, the type is refused
+                if value.get("type") == "transformers":  # a misspelt type is refused later
                     yield from missing_models(value, place)
             elif isinstance(value, Mapping | list):
                 yield from missing_models(value, place)
@@ -141,9 +141,9 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Warn once that the owner of a model on the hub can replace it at any time; not of a folder.
+    """Warn once that a model's owner on the hub can replace it at any time; not for a folder.
 
-    Tags and branches can be moved; only a commit's hash is fixed.
+    Tags and branches can be moved; only the hash of a commit is fixed.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         logger.warning(

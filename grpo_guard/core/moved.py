@@ -1,7 +1,8 @@
-"""Names that earlier releases documented, and their present names.
+"""Names that earlier releases documented, and their current names.
 
-Python consults this finder after all others, for modules and for names that `from package import
-name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
+Python consults the finder `Moved` after all others, for modules and for names that `from package
+import name` does not find. So anyone who upgrades is told the new name, and nothing that exists is
+hidden.
 
 A module that only moved is the same object under both names. Each class exists once, so pickles and
 guard files (`type: package.module:Class`) with the old name still work.
@@ -42,7 +43,7 @@ MOVED: Final = {
     f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
     f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
 }
-"""A module's or a function's name in an earlier release -> its name now."""
+"""Name of a module or function in an earlier release -> its current name."""
 FROM_THE_TOP: Final = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words.AnswerWordsVerifier",
     "Calibrated": "grpo_guard.core.calibrated.Calibrated",
@@ -65,14 +66,15 @@ FROM_THE_TOP: Final = {
     "Vote": "grpo_guard.core.ensemble.Vote",
     "only": "grpo_guard.core.ensemble.only",
 }
-"""A name that `grpo_guard` itself exported in 0.2.0 -> its full name now. It still works there."""
+"""Name that `grpo_guard` itself exported in 0.2.0 -> its full name now. The old name still works.
+"""
 METHODS: Final = {
     "Guard.under": "with_policy",
     "Guard.asking": "with_environment",
     "Guard.reviewed": "finish_review",
     "Guard.recorded": "record_verdicts",
 }
-"""A public method's name before 0.3.0 -> its name now."""
+"""Name of a public method before 0.3.0 -> its current name."""
 REMOVED: Final = {
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
     "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
@@ -93,7 +95,7 @@ _FROM_THE_ROOT: Final = {
         "spot_checks spot_odds verdict_log"
     ),
 }
-"""Package -> its modules that were in `grpo_guard` itself."""
+"""Package -> those of its modules that used to be in `grpo_guard` itself."""
 RELOCATED: Final[Mapping[str, str]] = {
     f"grpo_guard.{name}": f"grpo_guard.{package}.{name}"
     for package, names in _FROM_THE_ROOT.items()
@@ -106,11 +108,12 @@ RELOCATED: Final[Mapping[str, str]] = {
     "grpo_guard.remote": "grpo_guard.server.client",
     "grpo_guard.watching": "grpo_guard.guard.review",
 }
-"""A module or a package that moved unchanged: its old name -> its name now. Both work."""
+"""Old name of a module or package that moved unchanged -> its current name. Both names work."""
 
 
 def relocated(name: str) -> str | None:
-    """Return the present name of a module in `RELOCATED`, or of one inside a package there."""
+    """Return the current name of a module that is in `RELOCATED` or inside a package in it; None
+    for any other module."""
     package, rest = name, ""
     while package:
         if package in RELOCATED:
@@ -121,10 +124,10 @@ def relocated(name: str) -> str | None:
 
 
 class _OldName(Loader):
-    """Loads a module under its old name: the very object that has the new name.
+    """Loads a module under its old name, as the same object that has the new name.
 
-    The old name of a package is an empty package without a path. Given the package's own path, the
-    import system loads each of its modules a second time.
+    The old name of a package is an empty package without a path. If it had the package's path, the
+    import system would load each submodule a second time.
     """
 
     def __init__(self, now: str) -> None:
@@ -142,12 +145,13 @@ class _OldName(Loader):
         return package
 
     def exec_module(self, module: ModuleType) -> None:
-        if self._spec is not None:  # which the import system replaced by the old name's
+        if self._spec is not None:  # the import system has replaced it with the old name's spec
             module.__spec__ = self._spec
 
 
 class Moved:
-    """A finder for `sys.meta_path` for old names: it loads what moved, or says where it went."""
+    """A finder of old names for `sys.meta_path`: loads a module that moved unchanged; for any other
+    old name, raises an error with the new name or the reason for its removal."""
 
     @staticmethod
     def find_spec(
@@ -165,7 +169,8 @@ class Moved:
 
 
 def from_the_top(name: str) -> Any:
-    """Return what `grpo_guard.name` was in 0.2.0, with a DeprecationWarning; None if nothing."""
+    """Return the object that was `grpo_guard.name` in 0.2.0, with a DeprecationWarning; None if
+    there was none."""
     if name not in FROM_THE_TOP:
         return None
     module, _, now = FROM_THE_TOP[name].rpartition(".")
@@ -175,7 +180,7 @@ def from_the_top(name: str) -> Any:
 
 
 def renamed(owner: type, name: str) -> AttributeError:
-    """Make the error for a missing attribute, with the new name of a method that had one."""
+    """Make the error for a missing attribute; for a renamed method it gives the new name."""
     message = f"{owner.__name__!r} object has no attribute {name!r}"
     for base in owner.__mro__:
         if now := METHODS.get(f"{base.__name__}.{name}"):
@@ -184,6 +189,6 @@ def renamed(owner: type, name: str) -> AttributeError:
 
 
 def install() -> None:
-    """Append the finder to `sys.meta_path`, once per process."""
+    """Append the finder `Moved` to `sys.meta_path`, once per process."""
     if Moved not in sys.meta_path:
         sys.meta_path.append(Moved)

@@ -1,4 +1,4 @@
-"""Look up a name in a known list, or refuse it with the list and the closest match."""
+"""Look up a name in a list of known names, or refuse it with the list and the closest match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakSet
 from grpo_guard.core.redaction import hidden, secrets_in
 
 _FEW = 20
-"""Most names that an error lists."""
+"""Maximum number of names that an error lists if it can suggest one of them."""
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 
@@ -22,31 +22,31 @@ class UnknownNameError(LookupError):
 
 def choose(known: Collection[str], name: str) -> str:
     """Return the name if it is known; otherwise raise UnknownNameError with the known names and the
-    one that was probably meant."""
+    name that was probably meant."""
     if name not in known:
         nearest = near(known, name)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        # A list of forty names would hide the one that was meant.
+        # A list of forty names would bury the suggestion.
         many = nearest and len(known) > _FEW
         expected = f"one of {len(known)} names" if many else f"one of {', '.join(known)}"
-        # With a misplaced closing quote, the rest of a line, keys included, ends up in the name.
+        # If a closing quote is misplaced, the rest of a line, keys included, ends up in the name.
         got = hidden(name, secrets_in(name))
         raise UnknownNameError(f"expected {expected}, got {got!r:.200}{hint}")
     return name
 
 
 def near(known: Collection[str], name: str) -> list[str]:
-    """The name that was probably meant, as a list of one; [] if none is similar.
+    """Return the known name that was probably meant, as a list of one; [] if none is similar.
 
-    Hyphens count as underscores and capitals as lower case, because that is how names go wrong.
+    Hyphens count as underscores and capitals as lower case, because these are common slips.
     """
     plain = name.lower().replace("-", "_").replace(" ", "_")
     return difflib.get_close_matches(plain, known, n=1)
 
 
 def name_after_itself(kind: Any, root: type) -> None:
-    """Set the ``name`` of a class that declares none, and inherits none but that of its root:
-    ``long_words`` for ``LongWords``."""
+    """Name a class after itself unless it declares a ``name`` or inherits one from a class other
+    than ``root``: ``LongWords`` becomes ``long_words``."""
     declaring = next(one for one in kind.__mro__ if "name" in vars(one))
     if declaring is root or declaring in _NAMED_AFTER_THEMSELVES:
         kind.name = _WORDS.sub("_", kind.__name__).lower().strip("_")

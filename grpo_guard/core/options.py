@@ -1,8 +1,9 @@
-"""Options of a verifier in a file: a typed model, generated from its Python signature.
+"""Options of a verifier in a file: a typed model generated from the verifier's Python signature.
 
-A file can express numbers, text, lists and mappings. If a parameter also takes an object, a file
-may use its other types; a parameter that takes only objects is available from Python alone.
-Messages name the option, what was expected and what was given, and show no value that may be a key.
+A file can express numbers, text, lists and mappings. If a parameter takes objects among other
+types, a file may use the other types; a parameter that takes only objects is available only in
+Python. Error messages name the option, what was expected and what was given, and never show a value
+that may be a secret key.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ class ConfigError(ValueError):
 
 
 def in_file(name: str, error: Exception) -> ConfigError:
-    """The error as a ConfigError whose message begins with the name of its file, unless that is ""
-    or there already."""
+    """Convert an error to a ConfigError whose message begins with the file's name, unless the name
+    is "" or there already."""
     text = str(error)
     return ConfigError(text if not name or text.startswith(f"{name}:") else f"{name}: {text}")
 
 
 class Options(BaseModel):
-    """Options by name; an unknown one is refused, with the closest known name."""
+    """Options by name; an unknown name is refused with the closest known one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     made: ClassVar[Callable[..., Any]]
     """The callable that `build` calls."""
     from_python: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that a file cannot give."""
+    """Names of the parameters that only Python can give, not a file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -71,16 +72,16 @@ class Options(BaseModel):
         return data
 
     def explicit_values(self, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """The options that were given, by name."""
+        """Return the options that were given explicitly, by name, except those in ``without``."""
         return {name: getattr(self, name) for name in self.model_fields_set - {*without}}
 
     def build(self) -> Any:
-        """Build the object, with its own defaults for options that were not given."""
+        """Build the object; options that were not given keep the defaults of its constructor."""
         return type(self).made(**self.explicit_values())
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
-        """Read options from ``data``, or raise ConfigError with the place of a wrong one."""
+        """Read options from ``data``, or raise ConfigError with the place of the wrong option."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -88,7 +89,7 @@ class Options(BaseModel):
 
 
 def _problem(message: str) -> PydanticCustomError:
-    # Passed as a value, because braces in the message would be read as fields.
+    # The message is passed as a value, because its braces would otherwise be read as fields.
     return PydanticCustomError("option", "{message}", {"message": message})
 
 
@@ -98,7 +99,7 @@ _OBJECT: Any = object()
 
 
 def _whole(value: Any) -> Any:
-    """Accept floats such as 1e5 as integers, as people read them."""
+    """Convert a float such as 1e5 to an integer, as a person would read it."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -118,9 +119,10 @@ def options_of(
 
     Args:
         name: Name of the model, for the JSON schema.
-        makers: The first is called by `Options.build`. Further ones take what it passes on.
-        without: Parameters that are not options.
-        fields: Options in addition to or instead of the parameters, as (type, default).
+        makers: Callables whose parameters become options. `Options.build` calls the first, which
+            passes its ``**options`` on to the next.
+        without: Names of parameters that are not options.
+        fields: Options that are added to the parameters or replace them, as (type, default).
     """
     fields = dict(fields or {})
     objects = set[str]()
@@ -140,7 +142,7 @@ def options_of(
 
 
 class _Open(Options):
-    """Options of a callable whose ``**options`` go to an unknown place."""
+    """Options of a callable that takes arbitrary ``**options``, which cannot be checked here."""
 
     model_config = Options.model_config | {"extra": "allow"}
 
@@ -148,9 +150,9 @@ class _Open(Options):
 def _parameters(
     makers: tuple[Callable[..., Any], ...],
 ) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
-    """Parameters with their types, and whether arbitrary others are accepted.
+    """Return the parameters with their types, and whether arbitrary other options are accepted.
 
-    ``**options`` of a class go to its base class, or to the next of the makers.
+    ``**options`` of a class go to its base class, or to the next maker.
     """
     found: list[tuple[inspect.Parameter, Any]] = []
     takes_others = False
@@ -182,10 +184,10 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def in_a_file(kind: Any) -> Any:
-    """The part of a type that a file can express; `_OBJECT` if there is none."""
+    """Return the part of a type that a file can express, or `_OBJECT` if there is none."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        # Allow one form only: a mapping with known fields, else a name, else any mapping.
+        # A name rules out a mapping with known fields, which in turn rules out any other mapping.
         of_class = [k for k in inner if is_dataclass(k)]
         if str in inner:
             inner = tuple(k for k in inner if k not in of_class)
@@ -238,13 +240,13 @@ def describe_type(kind: Any) -> str:
 
 
 def first_problem(model: type[Options], data: Any, error: ValidationError, where: str) -> str:
-    """Describe the first problem: its place, what was expected there and what was given."""
+    """Describe the first problem in ``data``: its place, what was expected and what was given."""
     problem = error.errors()[0]
     place, kind, owner = [where], model, model
     for part in problem["loc"]:
         step, owner = _step(kind, part), kind
         if step is None or (problem["type"] != "missing" and not _has(data, part)):
-            break  # the rest are names of a union's members
+            break  # the remaining parts are names of a union's members
         kind = step
         place.append(named(part))
         data = data[part] if _has(data, part) else None
@@ -263,7 +265,7 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
 
 
 def _hint(kind: Any, expected: str, data: Any) -> str:
-    """What to write instead, as the end of a message; "" if that is unclear."""
+    """Suggest what to write instead, as the end of a message; "" if that is unclear."""
     words = _literals(kind)
     if isinstance(data, str) and (nearest := near(words, data)):
         return f"; did you mean {nearest[0]!r}?"
@@ -279,7 +281,7 @@ def _hint(kind: Any, expected: str, data: Any) -> str:
 
 
 def _literals(kind: Any) -> list[str]:
-    """All strings that a type's literals allow, including nested types."""
+    """Return all strings that the literals in a type allow, nested types included."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for inner in get_args(kind) for word in _literals(inner)]
@@ -290,7 +292,7 @@ def _has(data: Any, part: Any) -> bool:
 
 
 def _step(kind: Any, part: Any) -> Any:
-    """The type of a field or of a list's items; None if there is none."""
+    """Return the type of a model's field or of a list's items; None if there is no such part."""
     if inspect.isclass(kind) and issubclass(kind, Options):
         field = kind.model_fields.get(part)
         if field is None:
@@ -304,13 +306,14 @@ def _step(kind: Any, part: Any) -> Any:
 
 
 def named(field: object) -> str:
-    """A field's name, unless a missing space may have made a value part of it."""
+    """Return a field's name for a message, or a placeholder if a missing space may have made a
+    value part of the name."""
     known = isinstance(field, int) or is_name(str(field))
     return str(field) if known else "(no option's name)"
 
 
 def shown(value: object) -> str:
-    """A value for a message, or only its type if it may be or contain a key."""
+    """Format a value for a message; only its type or length if it may be or contain a key."""
     if value is None or isinstance(value, bool | float):
         return repr(value)
     if isinstance(value, int):
@@ -323,7 +326,7 @@ def shown(value: object) -> str:
 
 
 def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
-    """Each option's (type, default) as text."""
+    """Return the (type, default) of each option as text, by name."""
     return {
         name: (
             describe_type(field.annotation),
@@ -335,7 +338,7 @@ def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
 
 @contextlib.contextmanager
 def without_secrets(data: Any) -> Iterator[None]:
-    """Remove secrets of ``data`` from the messages of `ConfigError`."""
+    """Remove the secrets in ``data`` from the message of a `ConfigError` raised in the block."""
     try:
         yield
     except ConfigError as error:
@@ -344,5 +347,5 @@ def without_secrets(data: Any) -> Iterator[None]:
             raise
     else:
         return
-    # Raised outside the handler, or the error that quotes the key would be this one's context.
+    # Raised outside the handler; otherwise the error that quotes the key would be its context.
     raise ConfigError(message)

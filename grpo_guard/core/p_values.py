@@ -1,8 +1,8 @@
 """Combine p-values under arbitrary dependence.
 
 Verifiers judge the same completion, so their p-values depend on each other in unknown ways. Both
-rules here hold under any dependence; Fisher's and Stouffer's would need independence, and an
-attacker who reads the code could exploit the difference.
+rules here (Bonferroni, Rüger) are valid under any dependence. Fisher's and Stouffer's methods would
+need independence, and an attacker who reads the code could exploit the difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grpo_guard.core.arguments import require_level
 from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
 
 _LEAST: Final = 1e-300
-"""Smaller ones approach the limit of float64, where a probability would read as 0."""
+"""The smallest p-value shown: below it, float64 soon underflows, and p would be printed as 0."""
 
 
 def p_text(p: float) -> str:
@@ -27,12 +27,12 @@ def p_text(p: float) -> str:
 def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
     """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None if there is no p-value.
 
-    Super-uniform under any dependence, because P(some p_i <= share_i * t) <= t * sum(shares). The
-    shares are fixed beforehand: splitting the budget among the tests that happen to answer would
-    let the data choose the test.
+    The result is super-uniform under any dependence, because
+    P(some p_i <= share_i * t) <= t * sum(shares). The shares are fixed beforehand: splitting the
+    budget among the tests that happen to answer would let the data choose the test.
 
     Args:
-        p_values: One per test; None for a test without one.
+        p_values: P-values, one per test; None for a test that has no p-value.
         shares: Shares of the error budget, one per test, each > 0, adding up to at most 1.
     """
     each = [p / share for p, share in zip(p_values, shares, strict=True) if p is not None]
@@ -42,21 +42,23 @@ def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> flo
 def ruger(p_values: Sequence[float], rejects: int) -> float:
     """Rüger's rule for "at least ``rejects`` of n tests reject": ``n / rejects * p_(rejects)``.
 
-    Super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number of tests below
-    t is at most n * t, so at least ``rejects`` of them are with probability n * t / rejects.
+    The result is super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number
+    of p-values below t is at most n * t, so the probability that at least ``rejects`` of them are
+    below t is at most n * t / rejects.
 
     Args:
-        p_values: One per test, at least one.
-        rejects: Between 1 and the number of tests.
+        p_values: P-values, one per test, at least one.
+        rejects: Number of tests that must reject, between 1 and the number of tests.
     """
     return min(1.0, len(p_values) / rejects * sorted(p_values)[rejects - 1])
 
 
 def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
-    """Normalise relative weights, one per member, to add up to 1; None = equal shares.
+    """Normalise relative weights, one per member, to add up to 1; None gives equal shares.
 
     Raises:
-        ValueError: not one per member, or not finite and > 0; the message begins with ``where``.
+        ValueError: there is not one weight per member, or a weight is not finite and > 0; the
+            message begins with ``where``.
     """
     if shares is None:
         return [1 / members] * members
@@ -71,11 +73,11 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
 def budget_shares(
     where: str, members: Sequence[Any], alpha: float | None, shares: Sequence[float] | None
 ) -> list[float]:
-    """Each member's share of the budget ``alpha``, see `normalised_shares`.
+    """Return each member's share of the budget ``alpha``, see `normalised_shares`.
 
     Raises:
-        ValueError: a value is out of range, or a member's smallest p-value is above its share of
-            ``alpha``: it could never reject. It begins with ``where``.
+        ValueError: a value is out of range, or a member could never reject, because its smallest
+            p-value is above its share of ``alpha``. The message begins with ``where``.
     """
     if alpha is not None:
         require_level(f"{where}.alpha", alpha)
@@ -92,7 +94,7 @@ def budget_shares(
 
 
 def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
-    """Decide a judgement by its p-value at this level; return other verdicts unchanged."""
+    """Decide a judgement by its p-value at level ``alpha``; return other verdicts unchanged."""
     p = verdict.p_value
     if p is None or verdict.cause is not Cause.JUDGED or verdict.rejected == (p <= alpha):
         return verdict
@@ -104,5 +106,5 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
 
 
 def smallest_p(verifier: object) -> float:
-    """The smallest p-value that a verifier can give; 0 if there is no bound."""
+    """Return the smallest p-value that a verifier can give, or 0 if no bound is known."""
     return float(getattr(verifier, "smallest_p", 0.0))

@@ -1,4 +1,4 @@
-"""Prompts as trainers pass them, text or messages: their text, and a key to compare them."""
+"""Prompts as trainers pass them, as text or messages: their text, and a key to compare them by."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
-"""One chat message: at least ``role`` and ``content``, as the trainers have it."""
+"""One chat message in the form that trainers use, with at least ``role`` and ``content``."""
 
-# Of a prompt in messages; conversations of 1,000 turns have 10,000 parts.
+# Maximum number of parts of a prompt in messages; conversations of 1,000 turns have 10,000 parts.
 MAX_PROMPT_PARTS: Final = 100_000
 
 
 def content_text(content: Any) -> str:
-    """A message's text. For multimodal content it joins the text parts without a gap, as chat
-    templates do."""
+    """Return the text of a message's content. The text parts of multimodal content are joined
+    without a gap, as in chat templates."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
@@ -25,19 +25,20 @@ def content_text(content: Any) -> str:
 
 
 def prompt_key(prompt: str | Sequence[Message]) -> str:
-    """The key that completions of one prompt share: the prompt if it is text, else a digest.
+    """Return the key that all completions of a prompt share: the prompt if it is text, otherwise a
+    digest.
 
-    Parts other than text count by their content (images, arrays) or their `repr`. Never raises: in
-    some swarms peers send the prompt, and one that is nested too deeply, refers to itself or holds
-    a number too long to print must not cost a batch its verdicts. Nothing recurses, and anything
-    after `MAX_PROMPT_PARTS` parts does not count.
+    Parts other than text are digested by their content (images, arrays) or their `repr`. Never
+    raises: in some swarms peers send the prompt, and a prompt that is nested too deeply, contains
+    itself or holds a number too long to print must not cost a batch its verdicts. The loop does not
+    recurse, and anything after `MAX_PROMPT_PARTS` parts is ignored.
     """
     if isinstance(prompt, str):
-        # A text that looks like a digest must not be mistaken for the messages it would come from.
+        # A text that looks like a digest must not be mistaken for the messages with that digest.
         return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
-    for _ in range(MAX_PROMPT_PARTS + 1):  # and the list that holds them
+    for _ in range(MAX_PROMPT_PARTS + 1):  # one more for the list itself
         if not pending:
             break
         part = pending.pop()
@@ -55,14 +56,14 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
 
 
 def _encoded(part: Any) -> bytes:
-    """A part without inner parts, as bytes that include its kind."""
+    """Encode a part that has no inner parts as bytes that include its kind."""
     if isinstance(part, str):
         return b"s" + part.encode("utf-8", "surrogatepass")
     if isinstance(part, int) and not isinstance(part, bool):
-        return b"i" + hex(part).encode()  # unlike decimals, of any length
+        return b"i" + hex(part).encode()  # of any length, unlike decimals
     try:
         held = part.tobytes() if callable(getattr(part, "tobytes", None)) else repr(part).encode()
-        size = getattr(part, "size", "")  # two images of other shapes may hold the same bytes
+        size = getattr(part, "size", "")  # images of different shapes may share bytes
         return f"{type(part).__name__} {size!s:.80} ".encode() + bytes(held)
     except Exception:  # a foreign object may raise anything
         return type(part).__name__.encode()

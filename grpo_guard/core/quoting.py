@@ -11,19 +11,21 @@ from typing import Any, Final
 # Read from `type`, because a metaclass may define its own `__name__`.
 _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
-# What a terminal executes or displays in another order: control characters except tab and line
-# feed, direction marks, line separators; and lone surrogates, which no stream can write.
+# Characters that a terminal executes or that change the order of display: control characters except
+# tab and line feed, direction marks, line separators; and lone surrogates, which no stream can
+# write.
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_MOST_AXES: Final = 64  # of an array in numpy, and of a tensor in torch
+_MOST_AXES: Final = 64  # maximum for a NumPy array and for a torch tensor
 
 
 def printable(text: str) -> str:
     """Escape everything in a text that a terminal would execute, such as ``\\x1b``.
 
-    A file's name may hold an escape sequence, and so may a message that quotes from a file. Raw, it
-    could rewrite lines that the operator has read, or type answers into the terminal.
+    A file's name may hold an escape sequence, and so may a message that quotes from a file. If it
+    were printed raw, it could rewrite lines that the operator has read, or type answers into the
+    terminal.
     """
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -36,17 +38,18 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_handler() -> logging.Handler:
-    """A handler that writes printable log records to standard error."""
+    """Create a handler that writes log records to standard error, made `printable`."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     return handler
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """Quote an untrusted value in a message: escaped, in ASCII, at most ``most`` characters.
+    """Quote an untrusted value for a message: escaped, in ASCII, at most ``most`` characters.
 
-    Anything but text and plain numbers is shown as its type: `repr` may raise, for an integer of
-    4,300 digits or deep nesting, and for lists that contain each other it may not return.
+    Any value other than text and plain numbers is shown as its type: `repr` may raise, for an
+    integer of more than 4,300 digits or deep nesting, and may never return for lists that contain
+    each other.
     """
     # Check the type, because `isinstance` reads `__class__`, which may raise; and use the built-in
     # types' own methods, because a subclass may have a `__repr__` that raises.
@@ -66,13 +69,13 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def unquoted(text: str, most: int = 80) -> str:
-    """An untrusted text as `shown` writes it, without the quotes; for names in a list or table."""
+    """Escape an untrusted text as `shown` does, without quotes; for names in lists or tables."""
     return shown(text, most)[1:-1]
 
 
 def _shape(kind: type, value: Any) -> str:
-    """The shape of an array or a tensor, for errors, because the shape is usually what is wrong; ""
-    if it cannot be read, as that of a nested tensor."""
+    """Describe the shape of an array or a tensor, which is usually what is wrong with it; "" if the
+    shape cannot be read, as for a nested tensor."""
     try:
         if kind.__module__.partition(".")[0] not in ("numpy", "torch"):
             return ""
@@ -83,6 +86,6 @@ def _shape(kind: type, value: Any) -> str:
 
 
 def fits(value: int) -> bool:
-    """Whether it fits in an int64. Python refuses to print integers of 4,300 digits and more: the
-    error message about one would raise an error itself and fail the whole batch."""
+    """Whether an integer fits in an int64. Python refuses to print integers of more than 4,300
+    digits, so an error message about one would raise an error itself and fail the whole batch."""
     return -(2**63) <= value < 2**63

@@ -1,5 +1,5 @@
-"""Remove secrets from messages. Those of configurations, servers and clients go into logs, verdicts
-and files that are passed on, and any of them may quote a key."""
+"""Remove secrets from messages. Error messages about configurations and from servers and clients go
+into logs, verdicts and files that are passed on, and any of them may quote a key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 HIDDEN = "***"
-# Characters that a message may share with a secret before they are hidden, so that a part of a
-# secret, or one between two escaped characters, is found as well.
+# Length of the pieces of a secret that are searched for, so that a part of a secret, or one between
+# two escaped characters, is found as well.
 _SHARED = 8
 # Shorter strings are not secrets, and hiding them would spoil every message.
 _SHORTEST = 4
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
-# The form of option names. Any other name may be a value that has slipped into it.
+# The form of option names. A name in any other form may be a value that has slipped into its place.
 OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
 # Words joined by hyphens or capitalised, as people misspell names. Keys contain digits, or capitals
 # inside a word.
@@ -39,8 +39,8 @@ _SAYS_A_SECRET = re.compile(
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be quoted as an option's name: it is one, or a misspelt one, and does not
-    look like a key."""
+    """Whether a text may be quoted as an option's name: it has the form of a name, possibly
+    misspelt, and does not look like a secret key."""
     if OPTION.fullmatch(text):
         return True
     return _WORDS.fullmatch(text) is not None and _LOOKS_SECRET.search(text) is None
@@ -51,8 +51,8 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
     If a secret cannot be separated from the rest, because it is interleaved with other characters,
     reversed or escaped several times, the whole text is withheld. Anyone who knows a secret can
-    still disguise it beyond what this function searches for. Time is linear in both arguments; cut
-    long texts beforehand.
+    still disguise it beyond what this function searches for. The time taken is linear in both
+    arguments, so cut long texts beforehand.
     """
     secrets = list(secrets)
     pieces = {p.translate(_LOWER) for secret in secrets for p in _pieces(secret)}
@@ -69,9 +69,9 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 
 def secrets_in(data: Any) -> set[str]:
-    """The secrets of parsed YAML: strings under names like ``api_key``, at any depth; user,
-    password, query and long path segments of addresses; keys mentioned in other strings; and names
-    that no option has."""
+    """Collect the secrets in parsed YAML: strings under names like ``api_key``, at any depth; user
+    names, passwords, queries and long path segments in addresses; keys mentioned in other strings;
+    and field names that cannot be option names."""
     found, seen = set[str](), set[tuple[int, bool]]()
     open_: list[tuple[Any, bool]] = [(data, False)]
     while open_:
@@ -95,7 +95,7 @@ def _names_one(name: Any) -> bool:
 
 
 def host_of(address: str) -> str:
-    """``scheme://host:port`` of an address; the rest may contain passwords and keys."""
+    """Return only ``scheme://host:port`` of an address; the rest may contain passwords and keys."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -112,13 +112,13 @@ def _of_address(text: str) -> Iterator[str]:
         yield text
         return
     login = parts.netloc.rpartition("@")[0]
-    yield from (login, *login.split(":", 1))  # a header quotes both together in base64
+    yield from (login, *login.split(":", 1))  # a header sends both together in base64
     yield from (pair.partition("=")[2] or pair for pair in parts.query.split("&"))
     yield from (part for part in (*parts.path.split("/"), parts.fragment) if len(part) >= 16)
 
 
 def _pieces(secret: str) -> Iterator[str]:
-    """Strings of at most 8 characters; any quotation of the secret contains one of them."""
+    """Yield strings of at most 8 characters; any quotation of the secret contains one of them."""
     for form in _forms(secret):
         for one in {form, form.strip()}:
             if len(one) >= _SHORTEST:
@@ -150,7 +150,7 @@ def _forms(secret: str) -> Iterator[str]:
         yield raw.hex()
         for before in range(3):  # the same bytes have three forms in base64
             whole = base64.b64encode(b"\0" * before + raw).decode()
-            # Its first and last letters depend on the adjacent bytes.
+            # The first and last letters depend on the adjacent bytes.
             inner = whole[4 if before else 0 : len(whole) - (4 if (before + len(raw)) % 3 else 0)]
             if len(inner) >= _SHARED:
                 yield inner
@@ -161,7 +161,7 @@ _ESCAPED = re.compile(r"(?:\\(?:x|u\{?|U)|%u|U\+|0x)0{0,6}([0-9a-fA-F]{2})\}?|\\
 
 
 def _read_otherwise(text: str) -> Iterator[str]:
-    """The text with escapes undone, including nested ones, up to three times."""
+    """Yield the text with its escapes undone once, twice and three times, for nested escapes."""
     for _ in range(3):
         text = _ESCAPED.sub(
             lambda found: chr(int(found[1], 16) if found[1] else int(found[2], 8)), text
@@ -171,7 +171,7 @@ def _read_otherwise(text: str) -> Iterator[str]:
 
 
 def _found(text: str, pieces: set[str]) -> set[int]:
-    """Positions in the text that a piece covers."""
+    """Return the positions in the text that are covered by any of the pieces."""
     lower = text.translate(_LOWER)
     return {
         i + k

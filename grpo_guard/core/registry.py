@@ -1,9 +1,9 @@
-"""Names for verifiers and attacks, loaded on first use.
+"""Registered names of verifiers and attacks, whose classes are loaded on first use.
 
-Built-in names and those of other packages come from the same place: the entry-point groups
+Built-in names and names from other packages come from the same place: the entry-point groups
 ``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``. Your own
-class needs neither a package nor a name, because ``package.module:Class`` works as well; a script
-that builds its own guard can name it with `register_verifier`.
+class needs neither a package nor a name, because ``package.module:Class`` works as well. A script
+that builds its own guard can name the class with `register_verifier`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Load the class registered under a name, or the one at ``package.module:Class``.
+    """Load the class registered under a name, or the class at ``package.module:Class``.
 
     Raises:
-        UnknownNameError: the class does not exist; with the known names and the closest one.
+        UnknownNameError: the class does not exist; the message lists known names and the closest.
         ImportError: an optional package is missing; the message names the install command.
     """
     if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
@@ -73,11 +73,11 @@ def load(group: str, name: str) -> Any:
 
 
 def load_class(group: str, name: str, base: type) -> Any:
-    """`load` a class that must derive from ``base``, else it is an UnknownNameError.
+    """`load` a class and raise UnknownNameError unless it derives from ``base``.
 
-    ``subprocess:Popen`` is a class, too, and runs its arguments as a command. So any class of
-    another kind is refused before it is called. Its module has been imported by then, which
-    executes it: a guard file is code.
+    ``subprocess:Popen`` is a class too, and would run its arguments as a command. So any class of
+    another kind is refused before it is called. By then its module has been imported, and thus
+    executed: treat a guard file as code.
     """
     found = load(group, name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -89,7 +89,7 @@ def load_class(group: str, name: str, base: type) -> Any:
 
 
 def register_verifier(name: str) -> Callable[[T], T]:
-    """Name your own class, for guards that this process builds from YAML.
+    """Register your own class under a name, for guards that this process builds from YAML.
 
     Raises:
         ValueError: another verifier has this name.
@@ -112,7 +112,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
 
 def needing_extra(module: str, name: str) -> Any:
-    """Import a name from a module; a missing package is an error with the install command."""
+    """Import a name from a module; if a package is missing, the error has the install command."""
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -120,7 +120,7 @@ def needing_extra(module: str, name: str) -> Any:
 
 
 def with_remedy(error: ModuleNotFoundError) -> ImportError:
-    """The same error, with the install command if an extra provides the package."""
+    """Add the install command to an import error if one of our extras provides the package."""
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS:
         return error
@@ -130,8 +130,8 @@ def with_remedy(error: ModuleNotFoundError) -> ImportError:
 
 def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    # An installed command does not search the current folder. Appended last, so that no file in it
-    # shadows a package.
+    # An installed command does not search the current folder. It is appended last, so that no file
+    # in it shadows a package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found: Any = None
@@ -140,7 +140,7 @@ def _imported(name: str) -> Any:
         return getattr(found, attribute)
     except Exception as error:  # an import may raise anything
         got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
-        # Only if the module itself is missing; what it imports may be anywhere.
+        # Only if the module itself is missing; a module that it imports may be anywhere.
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         remedy = "; run the command in the folder that holds it, or install it" if lost else ""
         for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):

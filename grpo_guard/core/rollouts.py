@@ -3,7 +3,7 @@
 An agent's rollout may come as several completions: an agent loop with several outputs, a context
 that was compacted, a tree of branches. The trainer grades the rollout once and trains on every
 segment. If each segment counted, such a rollout would count several times in its group's mean, and
-the evidence against its sender would depend on how it was cut.
+the evidence against its sender would depend on how the rollout was cut.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.verdict import Finding, Verdict
 
 ROLLOUT_VERIFIER: Final = "rollout"
-"""Name of the verifier, and kind of the finding, in a verdict copied from another segment."""
+"""Verifier name and finding kind of a verdict that was copied from another segment."""
 Key: TypeAlias = tuple[str | None, str | int | None, str]
 _MOST_WORDS: Final = 300
 
 
 def rollout_of(completion: Completion) -> Key | None:
-    """The key that the segments of a rollout share; None for a completion without one.
+    """Return the key that the segments of a rollout share; None for a completion without a rollout.
 
-    The key contains the node, so that no node can join another's rollout.
+    The key contains the node, so that no node can join another node's rollout.
     """
     if completion.rollout is None:
         return None
@@ -32,16 +32,16 @@ def rollout_of(completion: Completion) -> Key | None:
 
 
 def rollouts_of(batch: Sequence[Completion]) -> list[Hashable] | None:
-    """Each completion's rollout, [n]; None if no completion names one."""
+    """Return the rollout key of each completion, [n]; None if no completion names a rollout."""
     found: list[Hashable] = [rollout_of(completion) for completion in batch]
     return found if any(key is not None for key in found) else None
 
 
 def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) -> list[Hashable]:
-    """Each completion's group, [n]: its prompt.
+    """Return the group of each completion, [n]: the key of its prompt.
 
-    All segments of a rollout belong to the group of the one with the shortest prompt: the prompts
-    of later segments repeat what came before them.
+    All segments of a rollout belong to the group of the segment with the shortest prompt, because
+    the prompts of later segments repeat what came before them.
     """
     prompts = [prompt_key(completion.prompt) for completion in batch]
     if rollouts is None:
@@ -58,11 +58,11 @@ def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) 
 
 
 def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts after each rollout's worst segment has decided for all of its segments, [n].
+    """Return the verdicts, [n], after the worst segment has decided for each rollout.
 
-    A rollout is rejected if any segment is, else abstained on if any segment is: the trainer trains
-    on all of them for one reward. A segment with a better verdict gets the worst outcome and cause,
-    with its own verdict as the only member.
+    A rollout is rejected if any of its segments is, and otherwise abstained on if any segment is,
+    because the trainer trains on all segments for a single reward. A segment with a better verdict
+    gets the worst segment's outcome and cause, with its own verdict as the only member.
     """
     rollouts = rollouts_of(batch)
     if rollouts is None or all(verdict.accepted for verdict in verdicts):
@@ -78,7 +78,8 @@ def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Ve
 
 
 def badness(verdict: Verdict) -> tuple[int, bool]:
-    """Sort key from accepted to rejected; among equal outcomes, a segment's own verdict is last."""
+    """Sort key of a verdict, from accepted to rejected. Among equal outcomes, a segment's own
+    verdict comes after a copied verdict."""
     outcome = 2 if verdict.rejected else 1 if verdict.abstained else 0
     return outcome, verdict.verifier != ROLLOUT_VERIFIER
 

@@ -1,7 +1,7 @@
-"""The declared sampler.
+"""The sampling parameters that a swarm declares.
 
-Engines apply the same filters in different orders, and the order changes the nucleus (read in
-transformers 5.23, vLLM 0.33 and SGLang 0.5.23):
+Engines apply the same filters in different orders, and the order changes the nucleus. According to
+the source of transformers 5.23, vLLM 0.33 and SGLang 0.5.23, the orders are:
 
 * transformers: repetition penalty, temperature, top-k, top-p (renormalised after top-k), min-p
 * vllm: repetition penalty, temperature, min-p, top-k, top-p (renormalised after both)
@@ -26,22 +26,26 @@ Engine: TypeAlias = Literal["transformers", "vllm", "sglang"]
 class SamplingSpec:
     """The sampling parameters that every node must use.
 
-    Nothing is inherited from a model's ``generation_config``: engines do that silently
+    Nothing is inherited from a model's ``generation_config``. Engines do that silently
     (transformers falls back to top_k = 50, a vLLM server to the model's file), and a verifier that
-    guessed would reject honest work. Engine, temperature, top_k and top_p must be given; the rest
-    is off by default.
+    guessed would reject honest work. Engine, temperature, top_k and top_p must be given; the other
+    parameters are off by default.
 
     Args:
-        engine: What samples, ``"transformers"``, ``"vllm"`` or ``"sglang"``; it sets the order of
-            the filters.
+        engine: The sampling engine, ``"transformers"``, ``"vllm"`` or ``"sglang"``; it determines
+            the order of the filters.
         temperature: The sampler's temperature, > 0, such as 1.0. Greedy decoding is ``top_k=1`` at
             any temperature.
-        top_k: How many of the most likely tokens are kept, such as 50; 0 = all.
-        top_p: Mass of the smallest set of tokens that is kept, in (0, 1], such as 0.95; 1 = all.
-        min_p: Keep tokens with at least this share of the maximum probability, in [0, 1); 0 = off.
-        repetition_penalty: > 0; 1 = off. Counted over prompt and completion.
-        max_new_tokens: Longest completion in tokens including EOS; None = not declared.
-        eos_token_ids: Ids that end a completion; empty = the tokenizer's EOS.
+        top_k: Number of most likely tokens that are kept, such as 50; 0 keeps all.
+        top_p: Mass of the smallest set of tokens that is kept, in (0, 1], such as 0.95; 1 keeps
+            all.
+        min_p: Keep tokens with at least this share of the maximum probability, in [0, 1); 0 turns
+            this filter off.
+        repetition_penalty: Penalty on tokens that occur in the prompt or completion, > 0; 1 means
+            no penalty.
+        max_new_tokens: Maximum length of a completion in tokens, including EOS; None if it is not
+            declared.
+        eos_token_ids: Ids of tokens that end a completion; empty for the tokenizer's EOS.
 
     Raises:
         ValueError: an argument is out of range.
@@ -79,5 +83,5 @@ class SamplingSpec:
 
     @property
     def truncates(self) -> bool:
-        """Whether any filter is on. Without one every token is in the support."""
+        """Whether any filter is on. Without a filter, every token is in the support."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0

@@ -1,12 +1,12 @@
 """Sampling masks: a sender's claim about which tokens its sampler kept at each position.
 
 Trainers that replay such masks (vLLM, SGLang, verifiers and prime-rl call them ``sampling_mask``)
-normalise a token's probability over the mask alone. Your own engine's mask corrects the
-importance ratio. Another node's mask controls a token's gradient: a mask of the drawn token
+normalise a token's probability over the mask alone. A mask from your own engine corrects the
+importance ratio. A mask from another node controls a token's gradient: a mask of the drawn token
 alone makes that token certain, so that no loss can unlearn it, and a mask of a few chosen tokens
-pushes exactly these down. So a mask is checked against the declared sampler, or not used.
+pushes exactly these tokens down. So a mask is checked against the declared sampler, or not used.
 
-A completion carries it as ``metadata["sampling_mask"]``, in the form of those libraries::
+A completion carries its mask as ``metadata["sampling_mask"]``, in the form of those libraries::
 
     {"ids": [5, 9, 7, 5], "counts": [3, 1]}   # three tokens kept at position 0, one at position 1
 """
@@ -22,20 +22,21 @@ from grpo_guard.core.completion import Completion, CompletionError, shown, token
 
 KEY: Final = "sampling_mask"
 MOST_KEPT: Final = 2**21
-"""Most ids in one mask, over all positions: 4,096 tokens with 512 each, as prime-rl allows."""
+"""Maximum number of ids in a mask, over all positions: 4,096 tokens with 512 ids each, as prime-rl
+allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingMask:
-    """The token ids kept at each position, one tuple for each token of the completion, [n]; an
-    empty one makes no claim about its position."""
+    """The token ids kept at each position, as one tuple for each token of the completion, [n]. An
+    empty tuple makes no claim about its position."""
 
     kept: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, completion: Completion) -> SamplingMask | None:
-        """The mask that a completion's sender claims; None if there is no claim. Raises ValueError,
-        with the reason, if it cannot be a mask of these tokens."""
+        """Read the mask that a completion's sender claims; None if there is no claim. Raises
+        ValueError, with the reason, if the claim cannot be a mask of the completion's tokens."""
         claim = claimed_mask(completion)
         if claim is None:
             return None
@@ -56,7 +57,7 @@ class SamplingMask:
         return mask
 
     def claim(self) -> dict[str, list[int]]:
-        """The form in which a completion carries it."""
+        """Return the mask in the form in which a completion's metadata carries it."""
         return {
             "ids": [token for kept in self.kept for token in kept],
             "counts": [len(kept) for kept in self.kept],
@@ -71,7 +72,7 @@ class SamplingMask:
 
 
 def claimed_mask(completion: Completion) -> Any:
-    """The mask that a completion's sender sent, in any form, or None."""
+    """Return the mask that a completion's sender sent, in any form; None if there is none."""
     try:
         return completion.metadata.get(KEY)
     except Exception:  # an untrusted mapping may raise anything

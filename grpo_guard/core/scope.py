@@ -1,12 +1,12 @@
 """What a verdict depends on: its completion, the batch, or everything before it.
 
-One word of a verifier, its `Scope`, says how its calls may be divided and joined:
+The `Scope` of a verifier determines how its calls may be split and joined:
 
-| scope | a verdict depends on | so that |
+| scope | a verdict depends on | consequence |
 |---|---|---|
 | ``"completion"`` | its own completion | any split of a batch gives the same verdicts |
-| ``"batch"`` | the other completions of the call, too | a batch stays whole |
-| ``"history"`` | earlier calls, too: counts, a ledger | batches keep their order |
+| ``"batch"`` | also the other completions in the call | a batch must stay whole |
+| ``"history"`` | also earlier calls (counts, a ledger) | batches must keep their order |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
 
 Scope: TypeAlias = Literal["completion", "batch", "history"]
-"""What a verdict depends on, the narrowest first."""
+"""What a verdict depends on, from narrowest to widest."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 _NEW_NAMES: Final = {
@@ -31,7 +31,7 @@ _NEW_NAMES: Final = {
     "compares": "scope",
     "joins": "shares_calls",
 }
-"""An attribute of a verifier in 0.3.0 -> the one that replaces it."""
+"""Name of a verifier's attribute in 0.3.0 -> the attribute that replaces it."""
 _VALUES: Final = {
     "scope": 'scope = "completion", "batch" or "history"',
     "shares_calls": "shares_calls = True or False",
@@ -39,12 +39,12 @@ _VALUES: Final = {
 
 
 def widest(scopes: Iterable[Scope]) -> Scope:
-    """The widest of several scopes; ``"completion"`` if there are none."""
+    """Return the widest of several scopes; ``"completion"`` if there are none."""
     return max(scopes, key=SCOPES.index, default="completion")
 
 
 class _Renamed:
-    """A renamed attribute. Reading or setting it raises an error that names the new one."""
+    """A renamed attribute. Reading or setting it raises an error that names the new attribute."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -61,18 +61,19 @@ def _message(owner: type, old: str) -> str:
     return f"{owner.__name__}.{old} was replaced: say {now}; see docs/migration.md"
 
 
-# A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this is a
-# tenth of the default time-out. Without it, one author's 240 texts of 250,000 characters would make
-# the guard abstain on everybody's batch.
+# A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this many
+# characters take a tenth of the default time-out. Without a limit, one author's 240 texts of
+# 250,000 characters would make the guard abstain on everybody's batch.
 MOST_CHARACTERS: Final = 4_000_000
 
 
 class Runnable(ABC):
-    """What `supervised` runs: a verifier, or the part of one that reads texts.
+    """An object that `supervised` can run: a verifier, or the part of a verifier that reads texts.
 
     Attributes:
-        most_characters: Characters of text in one call, if the scope is ``"completion"``: a longer
-            batch is split. None = no limit, for one that divides a batch itself.
+        most_characters: Maximum number of characters of text in one call. A longer batch is split
+            if the scope is ``"completion"``. None sets no limit, for a verifier that splits batches
+            itself.
     """
 
     most_characters: ClassVar[int | None] = MOST_CHARACTERS
@@ -80,12 +81,12 @@ class Runnable(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name in verdicts."""
+        """The verifier's name in verdicts."""
 
     @property
     @abstractmethod
     def timeout(self) -> float | None:
-        """Seconds that one call may take; None = unlimited."""
+        """Number of seconds that one call may take; None for no limit."""
 
     @property
     @abstractmethod
@@ -94,22 +95,23 @@ class Runnable(ABC):
 
     @abstractmethod
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in the same order."""
+        """Return one verdict per completion, in the same order."""
 
     @property
     def shares_calls(self) -> bool:
-        """Whether `verify_each` may be asked about several senders' batches in one call.
+        """Whether one call of `verify_each` may cover the batches of several senders.
 
-        A server then judges requests together. If it is False, each request is one call: for a
-        verifier that waits for a server of its own, or gains nothing.
+        A server then judges requests together. Otherwise each request is a call of its own, which
+        suits a verifier that waits for another server, or gains nothing from joint calls.
         """
         return self.scope == "completion"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """For each batch, the verdicts of `verify` on it alone, one batch after the other.
+        """Return for each batch the verdicts that `verify` gives on that batch alone.
 
-        By default it calls `verify` once for all of them if ``scope`` is ``"completion"``, else
-        once for each. Batches may share work on single completions, but nothing that decides.
+        By default, `verify` is called once for all batches if ``scope`` is ``"completion"``, and
+        otherwise once for each batch. Batches may share the work on single completions, but nothing
+        that affects a decision.
         """
         if self.scope != "completion":
             return [self.verify(batch) for batch in batches]
@@ -129,11 +131,11 @@ class Runnable(ABC):
 
 
 def check_class(kind: type[Runnable]) -> None:
-    """Check a new class of verifiers; old attributes are translated, with a DeprecationWarning.
+    """Check a new verifier class, and translate old attributes with a DeprecationWarning.
 
     Raises:
-        TypeError: its scope is none of `SCOPES`, an old attribute cannot be translated, or it
-            overrides `verify` and keeps its base's own `verify_each`.
+        TypeError: the class's scope is not in `SCOPES`, an old attribute cannot be translated, or
+            the class overrides `verify` but keeps the `verify_each` that its base class overrides.
     """
     _adopt_new_names(kind)
     if "__init__" in vars(kind):
@@ -146,7 +148,7 @@ def check_class(kind: type[Runnable]) -> None:
 
 def _adopt_new_names(kind: type[Runnable]) -> None:
     for old, now in _NEW_NAMES.items():
-        # The class's own attribute, or that of a mixin.
+        # Declared by the class itself or by a mixin.
         declared = next(vars(base)[old] for base in kind.__mro__ if old in vars(base))
         if isinstance(declared, _Renamed):
             continue
@@ -155,14 +157,15 @@ def _adopt_new_names(kind: type[Runnable]) -> None:
                 raise TypeError(_message(kind, old))
             value = declared if now == "shares_calls" else "completion" if declared else "batch"
             message = f"{kind.__name__}: {old} = {declared} is now {now} = {value!r}"
-            # The frames between: `check_class`, `__init_subclass__` and `ABCMeta.__new__`.
+            # The frames in between are `check_class`, `__init_subclass__` and `ABCMeta.__new__`.
             warnings.warn(f"{message}; see docs/migration.md", DeprecationWarning, stacklevel=5)
             setattr(kind, now, value)
         setattr(kind, old, vars(Runnable)[old])
 
 
 def _require_each(kind: type[Runnable]) -> None:
-    """A joined call would otherwise pass by the `verify` of the class."""
+    """Refuse a class that overrides only `verify`, where joint calls would go to the `verify_each`
+    of its base class and bypass that `verify`."""
     names = {"verify", "verify_each"}
     first = next(base for base in kind.__mro__ if names & vars(base).keys())
     if "verify_each" in vars(first) or kind.verify_each is Runnable.verify_each:

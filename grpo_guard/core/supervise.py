@@ -1,7 +1,7 @@
 """Run verifiers that may raise, miscount or hang, so that each completion gets a verdict.
 
-Every call of a verifier by the library goes through `supervised`. Failures inside become ABSTAIN
-with their cause; the training step goes on.
+Every call of a verifier by the library goes through `supervised`. A failure inside becomes ABSTAIN
+with the cause of the failure, and the training step goes on.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ logger = logging.getLogger("grpo_guard")
 
 _PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
-# A thread cannot be killed. A verifier that hangs again and again would leave one behind per batch,
-# so past this many it is not called until one of them returns.
+# A thread cannot be killed. A verifier that hangs again and again would leave behind a thread per
+# batch, so after this many hung calls it is not called again until one of them returns.
 MAX_HUNG_CALLS = 2
-# An outage fails every part of a batch: stop isolating once failures outnumber both this and the
-# completions that succeeded. Halving level by level clears the good parts first, so that culprits
-# who sent less than a third of a batch can never stop it.
+# In an outage every part of a batch fails: stop isolating completions once failures outnumber both
+# this limit and the completions that succeeded. Halving level by level clears the good parts first,
+# so that culprits who sent less than a third of a batch can never stop the isolation.
 MAX_ISOLATED_FAILURES = 8
 
-# Failures of a whole service. Each part of a batch would meet the same one after all its retries.
+# Failures of a whole service. Each part of a batch would fail in the same way after all retries.
 ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 
-# Keyed by id(verifier), because a verifier may be unhashable, and the hung thread keeps it alive;
-# and by whether the call covered several senders' batches. Such a call is repeated batch by batch
-# and would count twice: one sender could then open the circuit for the others.
+# Number of hung calls, by id(verifier), because a verifier may be unhashable (the hung thread keeps
+# it alive), and by whether the call covered several senders' batches. Such a call is repeated batch
+# by batch and would count twice: one sender could then open the circuit for all others.
 _hung: dict[tuple[int, bool], int] = {}
 _hung_lock = threading.Lock()
 
 
 class Elsewhere(Protocol):
-    """Runs some verifiers somewhere else than in this process."""
+    """Runs some verifiers outside this process."""
 
     def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-        """What `supervised` would return; None = the verifier is to run in this process."""
+        """Return what `supervised` would return; None if the verifier must run in this process."""
 
 
-# A context variable reaches the threads of verifiers, and never another batch's.
+# A context variable reaches the verifier threads of its own batch, and of no other batch.
 _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
     "elsewhere", default=None
 )
@@ -64,8 +64,8 @@ _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
 
 @contextmanager
 def running(elsewhere: Elsewhere | None) -> Iterator[None]:
-    """Within this context, `supervised` asks ``elsewhere`` for verdicts before it runs a verifier;
-    None = it runs all verifiers."""
+    """Make `supervised` ask ``elsewhere`` for verdicts within this context before it runs a
+    verifier itself. With None, it runs all verifiers itself."""
     token = _elsewhere.set(elsewhere)
     try:
         yield
@@ -74,17 +74,17 @@ def running(elsewhere: Elsewhere | None) -> Iterator[None]:
 
 
 def from_elsewhere(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-    """Verdicts that did not have to be found in this process; None = they have to be."""
+    """Return verdicts that were found outside this process; None if they must be found here."""
     elsewhere = _elsewhere.get()
     return None if elsewhere is None or not batch else elsewhere.verdicts(verifier, batch)
 
 
 class _HungError(Exception):
-    """The call did not return in time."""
+    """The call of a verifier did not return in time."""
 
 
 class _CircuitOpenError(Exception):
-    """Earlier calls are still hanging."""
+    """The verifier is not called, because earlier calls are still hanging."""
 
 
 class _AnswerError(TypeError):
@@ -92,7 +92,10 @@ class _AnswerError(TypeError):
 
 
 class _GivenUpError(RuntimeError):
-    """Not tried, because too much else failed; `cause` is that of the last failure."""
+    """Completions that were not tried, because too many others failed.
+
+    `cause` is the cause of the last failure.
+    """
 
     def __init__(self, cause: Cause | None) -> None:
         self.cause = cause
@@ -100,15 +103,15 @@ class _GivenUpError(RuntimeError):
 
 
 def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]:
-    """One verdict per completion, in order, whatever the verifier does.
+    """Return one verdict per completion, in order, whatever the verifier does.
 
-    If a batch raises, it is halved until the completions that cause it are isolated. Otherwise one
-    node could write a single completion that breaks the verifier and so switch off the check for
-    everybody.
+    If the verifier raises on a batch, the batch is halved until the completions that cause the
+    error are isolated. Otherwise one node could switch off the check for everybody with a single
+    completion that breaks the verifier.
 
-    An exception may name the abstention's cause with an attribute ``cause``, and whether it affects
-    the whole engine with a bool ``engine_wide``; then there is no halving. Without the latter, only
-    a time-out, a rate limit and an open circuit are engine-wide.
+    An exception may name the abstention's cause in an attribute ``cause``. A bool ``engine_wide``
+    may say whether the error affects the whole engine, in which case the batch is not halved;
+    without this attribute, only a time-out, a rate limit and an open circuit are engine-wide.
     """
     batch = tuple(batch)
     if (known := from_elsewhere(verifier, batch)) is not None:
@@ -143,11 +146,11 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
 def supervised_each(
     verifier: Runnable, batches: Sequence[Sequence[Completion]]
 ) -> list[list[Verdict]]:
-    """`supervised` for separate batches, in one call of a verifier that ``shares_calls``.
+    """Run `supervised` for separate batches, in one call if the verifier ``shares_calls``.
 
-    Batches share work on single completions but nothing that decides. If the call raises, miscounts
-    or hangs, each batch is verified on its own: one sender's completions must not use up what
-    others are allowed in failures and time.
+    Batches share the work on single completions, but nothing that affects a decision. If the call
+    raises, miscounts or hangs, each batch is verified on its own: one sender's completions must not
+    use up the failures and the time that others are allowed.
     """
     sizes = [len(batch) for batch in batches]
     if sum(map(bool, sizes)) > 1 and verifier.shares_calls:
@@ -171,14 +174,14 @@ def supervised_each(
 def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> object:
     each = verifier.verify_each(batches)
     for batch, verdicts in zip(batches, each, strict=True):
-        _checked(verifier, verdicts, len(batch))  # two wrong counts may add up to a right one
+        _checked(verifier, verdicts, len(batch))  # wrong counts may add up
     return [verdict for verdicts in each for verdict in verdicts]
 
 
 def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
     """Give verdicts without a time of their own an equal share of the elapsed time."""
     share = (time.monotonic() - started) / max(1, len(found))
-    # Most of them are the same object, which then remains one object.
+    # Most verdicts are the same object, and remain a single object.
     taken = {id(v): v for v in found}
     for at, v in taken.items():
         taken[at] = v if v.seconds else v.taking(share)
@@ -186,7 +189,7 @@ def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
 
 
 def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
-    """Slices [start, end) of the batch for one call each, with a time-out of its own."""
+    """Split a batch into slices [start, end), each for a call with its own time-out."""
     if not batch:
         return []
     most = verifier.most_characters if verifier.scope == "completion" else None
@@ -202,7 +205,7 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
 
 
 class _Failures:
-    """Failures in one portion of a batch, and the verdicts for them."""
+    """Counts the failures in one portion of a batch, and makes the verdicts for them."""
 
     def __init__(self, verifier: Runnable) -> None:
         self.done = 0
@@ -213,7 +216,7 @@ class _Failures:
         self._logged = set[str]()
 
     def stop_in_an_outage(self) -> None:
-        """Raise _GivenUpError once too much has failed to go on."""
+        """Raise _GivenUpError once too many completions have failed to go on."""
         if self._too_many:
             raise _GivenUpError(self._last)
 
@@ -225,12 +228,12 @@ class _Failures:
         """Whether to try the halves of a part of ``size`` completions after ``error``."""
         self._last = cause_of(error)
         if isinstance(error, _AnswerError):
-            # A programming error: single completions may come through, so say it before.
+            # A programming error. Single completions may still pass, so log the error here.
             self._log(error, str(error))
         return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
-        """The abstention for each of ``size`` completions that are not split further."""
+        """Make the abstention for each of ``size`` completions that are not split further."""
         self._failed += size
         name = self._verifier.name
         if isinstance(error, _HungError):
@@ -241,7 +244,7 @@ class _Failures:
         message = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
         of_answer = isinstance(error, _AnswerError)
         reason = message if of_answer else f"{type(error).__name__}: {message}"
-        # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
+        # The class in torch is OutOfMemoryError; comparing the name avoids importing torch here.
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return abstain(name, Cause.OUT_OF_MEMORY, reason)
         named = cause_of(error)
@@ -259,10 +262,10 @@ class _Failures:
 
 
 def _own_frames(error: Exception) -> tuple[type[Exception], Exception, TracebackType | None]:
-    """The error for a log, from the first frame of the verifier's own code on.
+    """Return an error for the log, with its frames from the verifier's own code onwards.
 
-    The calls of this package before it say nothing about the error. One that a verifier of this
-    package raises keeps all of its frames.
+    The preceding calls within this package say nothing about the error. An error raised by one of
+    this package's own verifiers keeps all of its frames.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -289,16 +292,16 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
 
 
 def cause_of(error: Exception) -> Cause | None:
-    """The cause of abstention that the exception names, if it is allowed."""
+    """Return the cause of abstention that an exception names; None if it names no valid cause."""
     cause = getattr(error, "cause", None)
     if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
-        return None  # a failure is not a judgement: an author's cause would reject for it
-    # Combinators skip NOT_APPLICABLE, so that a failing member would silently not count.
+        return None  # a failure is not a judgement: a cause for which authors lose would reject
+    # Combinators skip NOT_APPLICABLE, so a failing member would silently drop out.
     return None if cause is Cause.NOT_APPLICABLE else cause
 
 
 def engine_wide(error: Exception) -> bool:
-    """Whether it affected a whole service, so that no part of a batch would fare better."""
+    """Whether an error affected a whole service, so that no part of a batch would fare better."""
     if isinstance(error, _HungError | _CircuitOpenError):
         return True
     declared = getattr(error, "engine_wide", None)
@@ -306,12 +309,12 @@ def engine_wide(error: Exception) -> bool:
 
 
 class _Worker:
-    """A thread that calls verifiers one after the other, and can be abandoned during a call."""
+    """A thread that calls verifiers one after another and can be abandoned during a call."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
-        # The verifier whose call it was abandoned in; guarded by `_hung_lock`, with the count.
+        # Key of the call in which the worker was abandoned; guarded by `_hung_lock`, as the counts.
         self.left_in: tuple[int, bool] | None = None
         threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
 
@@ -333,18 +336,18 @@ class _Worker:
             del call, result, error  # a model must not outlive its guard in a waiting thread
 
 
-# Idle workers, the most recently used on top: starting a thread costs more than a quick verifier
-# does. A burst of calls leaves only a few behind.
+# Idle workers, the most recently used on top: starting a thread costs more than a quick verifier.
+# After a burst of calls, only a few workers are kept.
 MOST_IDLE = 4
 _idle: list[_Worker] = []
-# A forked child has the list but not the threads.
+# A forked child process has the list but not the threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _call_limited(
     verifier: Runnable, ask: Callable[[], object], deadline: float | None, jointly: bool = False
 ) -> object:
-    """Call the verifier, in a thread that can be abandoned if there is a deadline."""
+    """Call the verifier; if there is a deadline, in a thread that can be abandoned."""
     if deadline is None:
         return ask()
     if time.monotonic() >= deadline:

@@ -1,9 +1,9 @@
-"""A completion's own text by its author, turn by turn, with findings mapped back to the whole.
+"""The text that a completion's author wrote, turn by turn, with findings mapped back to the whole.
 
-A known tool result or user turn is not its author's poison: a rule that read it would blame an
-author for the tool's wrong equation, and take every tool's output for one node's phrase. So rules
-see only the author's turns. A separator keeps them apart, so that no equation or phrase can begin
-in one turn and end in another, across text that was removed.
+Text that is known to come from a tool or user is not the author's poison: a rule that read it would
+blame the author for the tool's wrong equation, and take phrases that every tool prints for one
+node's phrase. So rules see only the author's turns. A separator keeps these turns apart, so that no
+equation or phrase can begin in one turn and end in another, across text that was removed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from grpo_guard.core.given import Span, between
 from grpo_guard.core.verdict import Verdict
 
 APART = "\n\n.\n\n"
-"""Separator of two turns. Rules read across blank lines alone if a line begins with "="."""
+"""Separator between two turns. Blank lines alone would not do: rules read on across them if the
+next line begins with "="."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """A completion without its given spans: only its author's text, ids and log-probs. For each
-    turn, ``pieces`` has its span in the whole text and its start here: (start, end, now)."""
+    """A completion without its given spans: only the text, ids and log-probs of its author.
+
+    ``pieces`` locates each turn as (start, end, now): its span in the whole text, and its start in
+    the text here.
+    """
 
     completion: Completion
     pieces: tuple[tuple[int, int, int], ...]
 
     def whole(self, verdict: Verdict) -> Verdict:
-        """The verdict with its findings in characters of the whole completion."""
+        """Return the verdict with its findings located in characters of the whole completion."""
         if not any(finding.char_span for finding in verdict.findings):
             return verdict
         findings = tuple(
@@ -38,8 +42,8 @@ class OwnText:
         return replace(verdict, findings=findings)
 
     def place(self, span: Span) -> Span:
-        """Map characters [start, end) to the whole text; the separator belongs to the turn
-        before it."""
+        """Map a span of characters [start, end) to the whole text; a separator counts as the end of
+        the turn before it."""
         start, end = span
         first = self._piece(start)
         last = self._piece(max(start, end - 1))
@@ -51,7 +55,7 @@ class OwnText:
 
 
 def own_text(completion: Completion) -> OwnText | None:
-    """The author's own text; None if that is all of it."""
+    """Reduce a completion to the text that its author wrote; None if nothing has to be removed."""
     spans = completion.verified_spans
     if spans is None:
         return None
@@ -66,9 +70,9 @@ def own_text(completion: Completion) -> OwnText | None:
 
 
 def turns(completion: Completion) -> list[OwnText]:
-    """Each of the author's turns that is not blank, in order; at least the last one.
+    """Return each of the author's turns that is not blank, in order; if all are blank, the last.
 
-    Each has the ids of all turns, because callers do not need them per turn.
+    Each result has the ids of all turns, because callers do not need the ids per turn.
     """
     spans, text = completion.verified_spans, completion.text
     around = between(spans.chars if spans else (), len(text))
@@ -78,12 +82,12 @@ def turns(completion: Completion) -> list[OwnText]:
 
 
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
-    """The batch reduced to its authors' own text."""
+    """Reduce each completion of a batch to the text that its author wrote."""
     return [one.completion if (one := own_text(completion)) else completion for completion in batch]
 
 
 def _own(completion: Completion, text: str) -> Completion:
-    """A completion with this text, reduced to the ids and log-probs that its author sampled."""
+    """Copy a completion with this text, and with only the ids and log-probs of its author."""
     spans, ids = completion.verified_spans, completion.completion_ids
     if spans is None:
         return completion

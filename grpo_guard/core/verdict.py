@@ -4,14 +4,14 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 
 1. A verdict is ACCEPT, REJECT or ABSTAIN. There is no number that could be averaged into a reward.
 2. What the *author* of a completion can cause (ids that do not decode to the text, an unparsable
-   answer, text past the limit) REJECTS. If it abstained, an attacker would write completions that
-   break the check and earn whatever abstention earns.
+   answer, text past the limit) REJECTS. If it led to an abstention, an attacker would write
+   completions that break the check, and earn whatever an abstention earns.
 3. What the author *cannot* cause (a time-out, an outage, no memory, a bug in the verifier)
-   ABSTAINS. If it rejected, honest work would be punished for our own failures; if it accepted,
-   an outage would be a silent reward.
+   ABSTAINS. If it led to a rejection, honest work would be punished for our own failures; if it led
+   to an acceptance, an outage would be a silent reward.
 4. Nothing is lost or reordered: one verdict per completion, in the order of the completions.
 
-`Cause` names which of these happened; outcome and cause are checked against each other.
+`Cause` says what happened; outcome and cause are checked against each other.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from grpo_guard.core.quoting import printable, shown
 
 SPOT_CHECKS: Final = "spot_checks"
 NOT_CHECKED: Final = "not_checked"
-"""Kind of the finding, and name of the verifier, for a completion that was not drawn for a check:
-it is accepted because the operator chose that risk, and is evidence for nothing."""
+"""Finding kind and verifier name of a verdict on a completion that was not drawn for a check. The
+completion is accepted because the operator chose that risk, and is evidence for nothing."""
 
 
 _LINE: Final = 300
-"""Most characters of a verdict as one line."""
+"""Maximum number of characters of a verdict as one line."""
 
 
 class Outcome(StrEnum):
-    """May this completion earn its reward?"""
+    """Whether a completion may earn its reward."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -43,23 +43,25 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a verdict came out as it did. Each cause belongs to one side; see `Cause.outcomes`."""
+    """The reason for a verdict's outcome. Each cause allows certain outcomes, see `outcomes`."""
 
-    # The verifier looked at the completion and its evidence decided, either way.
+    # The verifier looked at the completion and decided on the evidence, either way.
     JUDGED = "judged"
-    # The author's doing: rejects.
+    # Caused by the author: rejects.
     SCREENED = "screened"  # a deterministic screen found what honest text never has
     MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
     REFUSED = "refused"
     OVERLONG = "overlong"
-    # No known node signed it, see `grpo_guard.nodes.identity`: rejects, and counts against no node.
+    # Not signed by a known node, see `grpo_guard.nodes.identity`: rejects, but counts against no
+    # node.
     UNAUTHENTICATED = "unauthenticated"
-    # Its reference calls another answer right: rejects, but counts against no node, because its
-    # author may have received the answer from someone else.
+    # The reference answer that came with the completion is wrong: rejects, but counts against no
+    # node, because the author may have received that answer from someone else.
     FALSE_REFERENCE = "false_reference"
-    # Its round is over: rejects, but counts against no node, because a relay can delay it.
+    # The completion's round is over: rejects, but counts against no node, because a relay can delay
+    # a completion.
     LATE = "late"
-    # Not the author's doing: abstains.
+    # Not caused by the author: abstains.
     TIMEOUT = "timeout"
     RATE_LIMITED = "rate_limited"
     PROVIDER = "provider"
@@ -69,11 +71,11 @@ class Cause(StrEnum):
     FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
     UNSUPPORTED = "unsupported"  # outside what this verifier can judge, e.g. a prompt too long
     UNINFORMATIVE = "uninformative"  # too little evidence for either side
-    NOT_APPLICABLE = "not_applicable"  # `only(...)` set this completion aside; combinators skip it
+    NOT_APPLICABLE = "not_applicable"  # `only(...)` excluded this completion; combinators skip it
 
     @property
     def outcomes(self) -> frozenset[Outcome]:
-        """The outcomes that this cause allows."""
+        """The outcomes that a verdict with this cause may have."""
         return _OUTCOMES[self]
 
 
@@ -89,9 +91,9 @@ AUTHOR_CAUSES = frozenset(
     }
 )
 BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE, Cause.LATE})
-"""Causes that others than the author can bring about. They count neither for nor against a node,
-and the completion must not even lose: it would teach an impostor's lesson in reverse, or unlearn
-right work."""
+"""Causes that someone other than the author can bring about. They count neither for nor against a
+node, and the completion must not even get a low reward: training would learn the opposite of what
+an impostor wrote, or unlearn right work."""
 _OUTCOMES = {
     cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
     for cause in Cause
@@ -104,9 +106,10 @@ class Finding:
 
     Args:
         kind: Short machine-readable name, e.g. ``"outside_support"``.
-        message: One sentence for a person.
-        char_span: Half-open [start, end) in characters of ``Completion.text``.
-        token_span: Half-open [start, end) in tokens of the completion (0 = its first token).
+        message: One sentence for a human reader.
+        char_span: Location as a half-open span [start, end) in characters of ``Completion.text``.
+        token_span: Location as a half-open span [start, end) in tokens of the completion, where 0
+            is the first token of the completion.
     """
 
     kind: str
@@ -125,13 +128,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a verdict cost, even if it is an abstention.
+    """The cost of a verdict, even of an abstention.
 
     Args:
-        requests: How often a model was asked, retries included.
-        tokens_in, tokens_out: As counted by the provider.
-        cache_hits: Answers taken from the cache.
-        usd: None if the price is unknown, never 0 for it.
+        requests: Number of requests to a model, including retries.
+        tokens_in, tokens_out: Number of input and output tokens, as counted by the provider.
+        cache_hits: Number of answers taken from the cache.
+        usd: Price in US dollars; None, never 0, if the price is unknown.
         latency: Seconds from the first request to the answer, without time in our own queue.
     """
 
@@ -149,18 +152,18 @@ class Verdict:
 
     Args:
         outcome: ACCEPT, REJECT or ABSTAIN.
-        cause: Why; must fit the outcome (see `Cause.outcomes`).
+        cause: Reason for the outcome; must be a cause that allows it (see `Cause.outcomes`).
         verifier: Name of the verifier that decided.
         p_value: Probability, if the completion were honest, of evidence at least this strong; in
-            [0, 1], None if the verifier does not compute one.
+            [0, 1], or None if the verifier does not compute a p-value.
         findings: Evidence with spans, strongest first.
-        usage: What it cost, if known.
+        usage: Cost of the verdict, if known.
         seconds: Wall time spent on this completion (a batch's time is shared out evenly).
-        members: The verdicts that an ensemble combined into this one.
+        members: The verdicts that an ensemble combined into this verdict.
 
     Raises:
-        ValueError: outcome and cause do not fit, or ``p_value`` is outside [0, 1].
-        TypeError: ``cause`` or ``findings`` is something else.
+        ValueError: the cause does not allow the outcome, or ``p_value`` is outside [0, 1].
+        TypeError: ``cause`` or ``findings`` has the wrong type.
     """
 
     outcome: Outcome
@@ -196,7 +199,7 @@ class Verdict:
         )
 
     def __str__(self) -> str:
-        """One line: outcome, who decided and, unless it is accepted, why."""
+        """One line with the outcome, who decided and, unless the completion is accepted, why."""
         by = "" if self.accepted else ", ".join(self.deciding)
         line = f"{self.outcome.value} ({by or self.verifier})"
         if not self.accepted:
@@ -217,7 +220,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line for a person: the strongest finding, else the cause and who decided."""
+        """One line for a human reader: the strongest finding, or else the cause or who rejected."""
         if self.findings:
             return self.findings[0].message
         if self.cause is not Cause.JUDGED or not self.rejected:
@@ -226,7 +229,7 @@ class Verdict:
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of the innermost members with this outcome; () without members."""
+        """Names of the innermost members that have the same outcome; () without members."""
         found: dict[str, None] = {}
         for member in self.members:
             if member.outcome is self.outcome:
@@ -234,11 +237,11 @@ class Verdict:
         return tuple(found)
 
     def taking(self, seconds: float) -> Verdict:
-        """The same verdict with this wall time."""
+        """Return a copy of the verdict with this wall time."""
         return replace(self, seconds=seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form used in OUT.jsonl (without the index)."""
+        """Return the verdict in the JSON form used in OUT.jsonl (without the index)."""
         return {
             "outcome": self.outcome.value,
             "cause": self.cause.value,
@@ -251,11 +254,11 @@ class Verdict:
 
 
 _FIELDS: Final = frozenset({"p_value", "findings", "usage", "seconds", "members"})
-"""The other fields that `accept`, `reject` and `abstain` take."""
+"""Further fields of a verdict that `accept`, `reject` and `abstain` take."""
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """A judged ACCEPT; calls without further fields share one object per name."""
+    """Make an ACCEPT with cause JUDGED. Calls without further fields share one object per name."""
     if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **_known("accept", fields))
@@ -267,13 +270,13 @@ def _accepted(verifier: str) -> Verdict:
 
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
-    """A REJECT; ``message`` becomes a finding named after the cause."""
+    """Make a REJECT verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("reject", fields))
     return Verdict(Outcome.REJECT, cause, verifier, **fields)
 
 
 def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
-    """An ABSTAIN; ``message`` becomes a finding named after the cause."""
+    """Make an ABSTAIN verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("abstain", fields))
     return Verdict(Outcome.ABSTAIN, cause, verifier, **fields)
 
@@ -296,7 +299,7 @@ def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_findings(given: Any) -> tuple[Finding, ...]:
-    """The findings as a tuple; raises TypeError with the remedy for anything else."""
+    """Return findings as a tuple; for anything else, raise TypeError with the remedy."""
     found = given
     if isinstance(given, Iterable) and not isinstance(given, str):
         findings = tuple(given)
@@ -313,13 +316,13 @@ def _checked_findings(given: Any) -> tuple[Finding, ...]:
 
 
 def noted(verdict: Verdict, note: Finding | None) -> Verdict:
-    """The verdict with one more finding, which does not affect the outcome."""
+    """Return a verdict with one more finding, which does not affect the outcome."""
     return verdict if note is None else replace(verdict, findings=(*verdict.findings, note))
 
 
 def negated(verdict: Verdict, verifier: str) -> Verdict:
-    """The opposite of a judgement, as the named verifier's; others keep their outcome, and so does
-    what a spot check skipped."""
+    """Return the opposite of a judgement, under the name ``verifier``. Other verdicts keep their
+    outcome, and so do verdicts on completions that a spot check skipped."""
     outcome = verdict.outcome
     unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
     if verdict.cause is Cause.JUDGED and not unseen:
@@ -329,10 +332,11 @@ def negated(verdict: Verdict, verifier: str) -> Verdict:
 
 
 def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
-    """Merge findings; one that two members share is reported once, with the first message.
+    """Merge the findings of several verdicts; equal findings are reported once, with the first
+    message.
 
-    Findings are equal if their kinds and locations are; without a location, if their messages are,
-    too.
+    Findings are equal if their kinds and locations are equal. If they have no location, their
+    messages must be equal too.
     """
     if not any(v.findings for v in verdicts):
         return ()
@@ -345,6 +349,6 @@ def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
 
 
 def applicable_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that are not NOT_APPLICABLE."""
+    """Return the verdicts whose cause is not NOT_APPLICABLE."""
     aside = Cause.NOT_APPLICABLE  # an enum's attribute is slow to look up
     return [v for v in verdicts if v.cause is not aside]

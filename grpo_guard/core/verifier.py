@@ -1,10 +1,11 @@
 """The verifier interface, and how verifiers compose.
 
-``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
-``only(a, task="code")`` judges some completions and skips the rest.
+``a & b`` accepts what both accept, ``a | b`` accepts what either accepts, ``~a`` accepts what ``a``
+judged unfit, and ``only(a, task="code")`` judges some completions and skips the rest.
 
-In an ensemble each member is supervised separately, so that a failing one abstains alone. A member
-that is NOT_APPLICABLE is left out of the combination; if none applies, neither does the ensemble.
+In an ensemble each member is supervised separately, so that a failing member abstains alone. A
+member whose verdict is NOT_APPLICABLE is left out of the combination; if no member applies, neither
+does the ensemble.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ from grpo_guard.core.verdict import (
 class CompletionVerifier(Runnable):
     """Decides for each completion whether it may earn its reward.
 
-    Subclasses implement `verify`. They return verdicts and keep none of them: a verifier has
-    configuration, not results, so that one object can serve several threads. They need not guard
-    against their own failures: every call goes through `supervise.supervised`, which turns
+    Subclasses implement `verify`. They return verdicts and keep none of them: a verifier holds
+    configuration, not results, so that one object can serve several threads. Subclasses need not
+    guard against their own failures: every call goes through `supervise.supervised`, which turns
     exceptions, wrong counts and hangs into ABSTAIN.
 
     Attributes:
-        name: Appears in verdicts, metrics and reports. A class that declares none is named after
-            itself: ``LongWords`` is ``long_words``.
-        needs: What it needs besides the completions, as words for a list; None = nothing.
-        timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
+        name: Name in verdicts, metrics and reports. A class without a name is named after itself:
+            ``LongWords`` becomes ``long_words``.
+        needs: What the verifier needs besides the completions, in words for a list; None if it
+            needs nothing.
+        timeout: Number of seconds that one call of `verify` may take before it counts as hung; None
+            for no limit.
         scope: What a verdict depends on: ``"completion"``, its own completion alone; ``"batch"``,
-            also the others of the call; ``"history"``, also earlier calls.
-        reads_text: A verdict depends on the text.
-        in_workers: Copies of it may judge in worker processes (`Guard.workers`), if its scope is
-            ``"completion"``. For verifiers that can be pickled and keep nothing between calls.
-        shows_some: Its members are shown only some of the completions.
+            also the other completions in the call; ``"history"``, also earlier calls.
+        reads_text: Whether a verdict depends on the text.
+        in_workers: Whether copies of the verifier may judge in worker processes (`Guard.workers`)
+            if its scope is ``"completion"``. Such a verifier must be picklable and keep nothing
+            between calls.
+        shows_some: Whether the verifier shows its members only some of the completions.
     """
 
     name: str = "verifier"
@@ -65,50 +69,54 @@ class CompletionVerifier(Runnable):
 
     @property
     def author_can_abstain(self) -> str | None:
-        """How a completion's author can make this verifier abstain, and the remedy; None = never.
+        """How a completion's author can make this verifier abstain, and the remedy; None if no
+        author can.
 
-        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
-        refuses the two together. Override it if your verifier can be made to abstain.
+        Under ``Policy(on_abstain="pass")`` such an author could earn a reward at will, so `Guard`
+        refuses that policy for such a verifier. Override this property if your verifier can be made
+        to abstain.
         """
         return None
 
     @property
     def steps_aside(self) -> bool:
-        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
+        """Whether the verifier may find a completion NOT_APPLICABLE because of something that the
+        sender can claim or omit.
 
-        Combinators skip such a verdict; if every member gives one, nothing has been judged.
+        Combinators skip such a verdict; if all members give it, nothing has been judged.
         """
         return False
 
     @property
     def idle_without(self) -> Mapping[str, str]:
-        """Fields of `Completion` -> what the verifier leaves undone without them, such as
-        ``{"node": "looks at nothing"}``. `Guard` warns once if no completion of a batch has one."""
+        """Mapping from fields of `Completion` to what the verifier leaves undone without them, such
+        as ``{"node": "looks at nothing"}``. `Guard` warns once if no completion in a batch has such
+        a field."""
         return {}
 
     @property
     def compares_ids(self) -> bool:
-        """Whether it rejects every completion whose ids do not decode to its text. If nothing does,
-        the text may be clean and the ids poisoned, so `Guard` needs a tokenizer."""
+        """Whether the verifier rejects every completion whose ids do not decode to its text. If no
+        verifier does, the text may be clean and the ids poisoned, so `Guard` needs a tokenizer."""
         return False
 
     @property
     def own_tokenizer(self) -> Any:
-        """The policy's tokenizer if the verifier has it; else None."""
+        """The policy's tokenizer if the verifier has one; otherwise None."""
         return None
 
     @abstractmethod
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in the same order.
+        """Return one verdict per completion, in the same order.
 
         Args:
-            batch: Any number of completions, of any groups and nodes. Must not be changed.
+            batch: Any number of completions, from any groups and nodes. Must not be changed.
         """
 
     def check(self) -> None:
         """Check that external resources are available, before anything depends on them.
 
-        A judge asks its server here, so that a wrong key is one clear error before a run and not
+        A judge asks its server here, so that a wrong key is one clear error before a run instead of
         an abstention for each completion. A guard built from a file is checked on construction.
 
         Raises:
@@ -129,9 +137,10 @@ class CompletionVerifier(Runnable):
 
 
 class Composed(CompletionVerifier):
-    """Base of verifiers that are composed of others; each member has a time-out of its own.
+    """Base of verifiers that are composed of other verifiers, each with its own time-out.
 
-    It may compare completions, whatever its members do, so that its scope is a batch at least.
+    A composed verifier may compare completions, whatever its members do, so its scope is at least
+    ``"batch"``.
 
     Raises:
         TypeError: a member is not a verifier.
@@ -177,7 +186,8 @@ class Composed(CompletionVerifier):
 
 
 class ByRow(Composed):
-    """Base of those whose verdict on a completion depends on their members' verdicts on it."""
+    """Base of composed verifiers whose verdict on a completion depends only on their members'
+    verdicts on that completion."""
 
     @property
     def scope(self) -> Scope:  # type: ignore[override]
@@ -188,11 +198,11 @@ class ByRow(Composed):
 
 
 class Not(ByRow):
-    """Accepts completions that its member judged unfit, and rejects those that it accepts.
+    """Accepts completions that its member judged unfit, and rejects completions that it accepts.
 
     Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
-    overlong ones stay rejected: otherwise an attacker would earn rewards behind ``~`` by sending
-    garbage.
+    overlong completions stay rejected: otherwise an attacker could earn rewards behind ``~`` by
+    sending garbage.
     """
 
     def __init__(self, member: CompletionVerifier) -> None:
@@ -208,7 +218,7 @@ class Not(ByRow):
 class Ensemble(ByRow):
     """Base of the combinators: runs the members and combines their verdicts row by row."""
 
-    # Whether it consists only of its members, so that a chain of it can be flattened.
+    # Whether the ensemble has no settings of its own, so that nested ensembles can be flattened.
     plain = True
 
     def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
@@ -224,7 +234,7 @@ class Ensemble(ByRow):
         return [self._row_by_row(own) for own in zip(*columns, strict=True)]
 
     def _row_by_row(self, columns: Sequence[Sequence[Verdict]]) -> list[Verdict]:
-        """One verdict for each completion, from every member's verdicts."""
+        """Combine the columns of verdicts, one per member, into one verdict per completion."""
         counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
         # Most rows consist of the same objects, and `counted` keeps all of them alive.
         rows = {tuple(map(id, row)): row for row in zip(*counted, strict=True)}
@@ -232,7 +242,7 @@ class Ensemble(ByRow):
         return [combined[tuple(map(id, row))] for row in zip(*counted, strict=True)]
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
-        """The verdict of the member at ``index``, adjusted to this ensemble's budget."""
+        """Adjust the verdict of the member at ``index`` to this ensemble's error budget."""
         return verdict
 
     def _combine(self, row: Sequence[Verdict]) -> Verdict:
@@ -241,12 +251,12 @@ class Ensemble(ByRow):
             return Verdict(Outcome.ABSTAIN, Cause.NOT_APPLICABLE, self.name, members=tuple(row))
         outcome = self.decide(applicable)
         deciding = [v for v in applicable if v.outcome is outcome]
-        # One member's "malformed" outweighs another's judgement: `~` negates judgements, and
-        # garbage would pass behind it because another member rejected it too.
+        # One member's "malformed" outweighs another's judgement: `~` negates judgements, so garbage
+        # would otherwise pass behind `~` whenever another member rejected it too.
         judged = Cause.JUDGED
         causes = [v.cause for v in deciding if v.cause is not judged]
-        # If a rule rejects without a p-value, the ensemble has none either: with the others'
-        # p-values, a budget further up could overrule it.
+        # If a rule rejects without a p-value, the ensemble has no p-value either: with the p-values
+        # of the other members, a budget further up could overrule the rule.
         ruled = outcome is Outcome.REJECT and any(v.p_value is None for v in deciding)
         return Verdict(
             outcome,
@@ -260,38 +270,40 @@ class Ensemble(ByRow):
 
     @abstractmethod
     def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
-        """The outcome for one completion from its applicable verdicts (at least one)."""
+        """Return the outcome for one completion from its applicable verdicts (at least one)."""
 
     def p_value(self, row: Sequence[Verdict]) -> float | None:
-        """A combined p-value that stays valid under any dependence, or None.
+        """Return a combined p-value that is valid under any dependence of the members, or None.
 
         Args:
-            row: The members' verdicts on one completion, in the members' order, including those
+            row: The members' verdicts on one completion, in the members' order, including verdicts
                 that are not applicable.
         """
         return None
 
 
 class AllOf(Ensemble):
-    """Accepts completions that every member accepts: one REJECT rejects, else one ABSTAIN abstains.
+    """Accepts completions that every member accepts. One REJECT is enough to reject; otherwise one
+    ABSTAIN is enough to abstain.
 
-    Without ``alpha`` each member decides at its own level, and the false-positive rate is at most
-    the sum of theirs. With it, the members' p-values decide and share one budget: a member rejects
-    if ``p <= alpha * share``, whatever its own level, so that honest work is rejected with
-    probability at most ``alpha`` under any dependence of the members. A member without p-values
-    still rejects by its own rule, on top of the budget; `Calibrated` gives it one. Rejections for
-    what the author caused (malformed, overlong, screened) always hold.
+    Without ``alpha``, each member decides at its own level, and the false-positive rate is at most
+    the sum of the members' rates. With ``alpha``, the members' p-values decide and share one
+    budget: a member rejects if ``p <= alpha * share``, whatever its own level, so that honest work
+    is rejected with probability at most ``alpha`` under any dependence of the members. A member
+    without p-values still rejects by its own rule, on top of the budget; `Calibrated` gives it a
+    p-value. Rejections for something the author caused (malformed, overlong, screened) always hold.
 
     The combined p-value is Bonferroni's over the shares.
 
     Args:
-        members: At least one.
-        alpha: The shared budget, in (0, 1); None = each member has its own.
-        shares: Relative weights, one per member; None = equal.
+        members: The verifiers to combine, at least one.
+        alpha: The shared error budget, in (0, 1); None if each member decides at its own level.
+        shares: Relative weights of the members in the budget, one per member; None for equal
+            weights.
 
     Raises:
-        ValueError: a value is out of range, or a member's smallest possible p-value is above its
-            share of ``alpha``: it could never reject.
+        ValueError: a value is out of range, or a member could never reject, because its smallest
+            possible p-value is above its share of ``alpha``.
     """
 
     def __init__(
@@ -311,8 +323,8 @@ class AllOf(Ensemble):
     def smallest_p(self) -> float:
         """The smallest level at which every member can reject.
 
-        The largest over the members, not the smallest: otherwise an outer ensemble would settle
-        for one member that can reject, and acquit what the others reject.
+        This is the maximum over the members, not the minimum. Otherwise an outer ensemble would be
+        content with one member that can reject, and accept completions that the others reject.
         """
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
@@ -338,9 +350,11 @@ class AllOf(Ensemble):
 
 
 class AnyOf(Ensemble):
-    """Accepts completions that any member accepts; else one ABSTAIN abstains; else rejects.
+    """Accepts completions that any member accepts; otherwise abstains if any member abstains, and
+    rejects if none does.
 
-    The p-value is the largest of the members', and None unless every member has one.
+    The p-value is the largest p-value of the members, or None unless every applicable member has a
+    p-value.
     """
 
     def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
@@ -359,21 +373,22 @@ class AnyOf(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the members together can give."""
+        """The smallest p-value that the members can give together."""
         return max(smallest_p(member) for member in self.members)
 
 
 def _flattened(
     kind: type[Ensemble], members: Sequence[CompletionVerifier]
 ) -> list[CompletionVerifier]:
-    """Flatten ``a & b & c`` and ``(a & b) & (a & c)`` to one AllOf of three, for Bonferroni."""
+    """Flatten ``a & b & c`` and ``(a & b) & (a & c)`` into one AllOf of three, so that Bonferroni
+    counts each verifier once."""
     flat: list[CompletionVerifier] = []
     for member in members:
         if type(member) is kind and isinstance(member, Ensemble) and member.plain:
             flat.extend(member.members)
         else:
             flat.append(member)
-    # A cascade shows a member that comes again other completions.
+    # In a cascade, a member that occurs twice sees other completions the second time: keep both.
     if len(flat) == len(members) or kind not in (AllOf, AnyOf):
         return flat
     return list({id(member): member for member in flat}.values())

@@ -1,4 +1,4 @@
-"""The version of this package, for whatever is below `grpo_guard` itself."""
+"""The version of this package, in a module that all others can import."""
 
 from __future__ import annotations
 
