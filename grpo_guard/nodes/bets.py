@@ -1,11 +1,12 @@
-"""A fair bet that a node did worse than its peers in one round: it wins nothing on average if the
-node is honest.
+"""A fair bet that a node did worse than its peers in one round: on average, the bet wins nothing if
+the node is honest.
 
 **Null hypothesis** for node i. In a round, given the past and the prompts, its completions are
 rejected independently of one another, at an average rate of at most ``ratio * p + offset``, where p
 is the rate of its honest peers in that round. p is unknown and may change from round to round.
 
-**Bet.** Let k of node i's n completions and K of its peers' N be rejected, A > 1, 0 < B < 1. Then::
+**Bet.** Let k of node i's n completions and K of its peers' N completions be rejected, and let
+A > 1 and 0 < B < 1. Then::
 
     E = A^k * B^K * exp(-F),  F = max over p of  n ln(1 + (A - 1) x(p)) - (1 - B) N p,
                               x(p) = min(1, ratio * p + offset)
@@ -14,14 +15,14 @@ has a mean of at most 1 under the null: ``E[A^X] = 1 + (A - 1) P(X = 1)``, the l
 so unequal rates within n only lower the left side, and ``ln(1 - y) <= -y`` bounds the peers' part.
 The maximised function is concave in p. No estimate of p is plugged in, so nothing has to converge.
 
-**Peers.** S is a set of h peers that are all honest; which ones is unknown. The bet against S is
-split into one score per peer, so that any S is scored by a sum (`Bets.score`): F is convex in N, so
-counting each peer j h times gives ``F(sum of N) <= mean of F(h N_j)``. A peer that sent nothing in
-a round scores 0: the rest of S then bets part of the stake, which is fair too, by Jensen's
-inequality. Against a peer that sent less than the node, only the share c_j = N_j / n of the node's
-work is bet: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is at least the price for
-the mean of the c_j. If all of the work were bet against almost nothing, the bet could only lose,
-and a peer with one completion a round would shield everybody.
+**Peers.** S is a set of h peers that are all honest; which peers these are is unknown. The bet
+against S is split into one score per peer, so that any S is scored by a sum (`Bets.score`): F is
+convex in N, so counting each peer j h times gives ``F(sum of N) <= mean of F(h N_j)``. A peer that
+sent nothing in a round scores 0: the rest of S then bets part of the stake, which is fair too, by
+Jensen's inequality. Against a peer that sent less than the node, only the share c_j = N_j / n of
+the node's work is bet: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is at least the
+price for the mean of the c_j. If all of the work were bet against almost nothing, the bet could
+only lose, and a peer with one completion a round would shield everybody.
 
 Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for the form of the
 bet; Ville's inequality for the level.

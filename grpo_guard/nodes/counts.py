@@ -19,8 +19,8 @@ from grpo_guard.nodes.store import NodeStore, in_folder
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
-"""Subtracted from a convicted node's log factor per compared prompt, so that a node that has
-stopped is released even if its peers never have the finding. Losing bets are always fair."""
+"""Subtracted from a convicted node's log factor per compared prompt, so that a node that no longer
+has the finding is released even if its peers never have it. Losing bets are always fair."""
 NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 """The state of empty counts."""
 
@@ -68,7 +68,7 @@ class Counts:
         ]
 
     def convicted(self) -> frozenset[str]:
-        """Return the nodes whose completions are rejected if they have a finding."""
+        """Return the convicted nodes, whose completions with a finding are rejected."""
         return self._reaching(self.e_processes.log_e_values(), 0)
 
     def _convicted(

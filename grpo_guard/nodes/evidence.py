@@ -56,9 +56,9 @@ class Evidence:
     Args:
         log_e: Natural logarithm of the node's e-value: an honest node reaches as much with
             probability at most exp(-log_e). 0 without a rejection, or with fewer than two peers.
-        peers: Number of nodes it was compared with.
-        others: Number of other nodes with work in at least half of its rounds, from which its peers
-            were drawn.
+        peers: Number of peers that the node was compared with.
+        others: Number of other nodes with work in at least half of the node's rounds, from which
+            its peers were drawn.
         rose: Whether the last round added to the evidence.
     """
 

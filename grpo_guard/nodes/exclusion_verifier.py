@@ -19,7 +19,7 @@ class ExclusionVerifier(CompletionVerifier):
 
     Put this verifier first in an `AllOf`. The other members still examine each completion, so that
     evidence continues and a node that has stopped cheating is released. The verifier's own
-    rejections are not evidence. It makes no sense under ``~`` or in a vote.
+    rejections are not evidence. This verifier makes no sense under ``~`` or in a vote.
 
     While the ledger is degraded, the current standing of nodes is unknown. Nodes last found hard
     stay rejected; for all others the verifier abstains, which neither blames the sender nor hides
@@ -29,7 +29,8 @@ class ExclusionVerifier(CompletionVerifier):
 
     Args:
         ledger: The ledger that the guard writes to.
-        reject_soft: Whether to reject soft nodes as well, with about half the evidence.
+        reject_soft: Whether to reject soft nodes as well, which have about half the evidence
+            against them that makes a node hard.
         last_known: Whether to use the last known standing while the ledger is degraded, instead of
             abstaining.
     """

@@ -57,7 +57,7 @@ class Phrase:
 
 
 class Entry(NamedTuple):
-    """The part of one completion that is kept. A tuple, which takes a third of the time to create.
+    """The part of one completion that is kept. A tuple is created in a third of a dataclass's time.
 
     Args:
         node: Name of the sender, bounded in length; None if there is no sender.
@@ -125,7 +125,7 @@ def _joined(segments: Sequence[Entry]) -> Entry:
     """Merge a rollout's entries into one: the worst outcome, and all findings and phrases.
 
     A sender may give one label to everything it sends and is then counted once. It gains nothing
-    that way: one rejected segment costs it all segments.
+    that way: one rejected segment costs it the whole rollout.
     """
     if len(segments) == 1:
         return segments[0]

@@ -1,4 +1,5 @@
-"""Base class of all memories of nodes: one lock, kept in a store or an object, saved as JSON."""
+"""Base class of all memories of nodes, which are locked, kept in a store or an object, and saved as
+JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limit how long batches wait for a file that another process has locked: once, not every time.
+"""Limit how long batches wait for a file that another process has locked: only one of them waits.
 
 A process that hangs while it writes keeps SQLite's lock for as long as it lives. So everything in
 this process that writes to one file shares one `Patience`. After one wait in vain, all other

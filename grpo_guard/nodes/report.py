@@ -34,7 +34,7 @@ class Standing:
             round.
         level: Ratio of the evidence to the threshold when the evidence last rose, decayed since; 1
             makes a node hard.
-        peers: Number of nodes it was compared with; fewer than two give no evidence.
+        peers: Number of peers that the node was compared with; fewer than two give no evidence.
         since, last_round: Rounds, by the ledger's own count, in which the node entered its state
             and last sent work.
         owed, empty: Number of slots that the node had to fill, and number it left empty.
@@ -97,7 +97,8 @@ class SybilHint:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a ledger shows: nodes, the worst first; phrases that several nodes share; and notes."""
+    """Contents of a ledger for a reader: nodes, the worst first; phrases that several nodes share;
+    and notes."""
 
     rounds: int
     nodes: list[Standing]

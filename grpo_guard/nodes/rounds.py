@@ -37,8 +37,8 @@ MAX_HELD = 3
 MAX_JUDGED = 12
 # If rounds are not numbered, a round is full once there are at least FULL_NODES nodes that sent the
 # most, with at least FULL_EACH completions each on average. Otherwise, if a trainer passes on
-# single completions, each would become a round with nothing to compare. A round of FULL_MOST is
-# full in any case; otherwise two nodes alone could fill it for ever.
+# single completions, each would become a round with nothing to compare. A round with FULL_MOST
+# completions is full in any case; otherwise two nodes alone could fill it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 _MOST = 2**62
 

@@ -74,7 +74,7 @@ def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
 
 
 class LedgerError(RuntimeError):
-    """The file is not a ledger or cannot be read; the message names it and what was expected."""
+    """A file is not a ledger or cannot be read; the message names it and says what was expected."""
 
 
 def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:

@@ -7,9 +7,9 @@ would have to send long work for nothing, which takes a place in a group and tea
 avoid such work.
 
 If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
-unrewarded ones are, then it chooses its length for the reward. `NodeMemory` tests that: chance
-explains an answer a quarter longer than the others, but not a hundred. The five honest models that
-were measured are nowhere near conviction.
+unrewarded ones are, then the node chooses its length for the reward. `NodeMemory` tests that:
+chance explains one answer a quarter longer than the others, but not a hundred such answers. The
+five honest models that were measured are nowhere near conviction.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _ALPHA: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """One node's record: count, sum and sum of squares of the log ratios of its lengths
-    to those of their groups."""
+    """One node's record: count, sum and sum of squares of log ratios. Each is the logarithm of a
+    completion's length relative to its group."""
 
     count: float = 0.0
     total: float = 0.0
@@ -103,8 +103,8 @@ class Paid:
 
 
 class UsualLengths(Memory):
-    """Usual lengths by node; safe to share between threads. A ``store`` keeps them for several
-    processes and the next start."""
+    """Usual lengths by node; safe to share between threads. A ``store`` keeps the records for
+    several processes and the next start."""
 
     def __init__(self, *, store: NodeStore | None = None) -> None:
         self.store = store

@@ -88,7 +88,7 @@ class Batches:
     Args:
         verifier: The verifier that judges the completions.
         limits: How many batches run at once, how many jobs wait, and how large a batch may be.
-        pace: The turns of large work, shared with incoming bodies; None if there are no large ones.
+        pace: The turns of large work, shared with incoming bodies; None if no body is large.
         reading: Function that makes the context in which the verifier runs; see `Guard.reading`.
     """
 
@@ -118,7 +118,8 @@ class Batches:
         Raises:
             RequestError: 429 if too many jobs wait; 503 if the job was not begun in time, or no
                 thread could be started for it.
-            TimeoutError: the job was begun, but is not done. Its thread goes on, in its place.
+            TimeoutError: the job was begun, but is not done. Its thread goes on and keeps its
+                place.
             ClientDisconnect: the client left while the job waited.
             Exception: whatever the job's work raises.
         """

@@ -2,7 +2,7 @@
 
 The page is plain HTML without scripts. The usual viewers load their scripts from another host. That
 host could then run code at an address that may query the guard, and a cluster without a network
-cannot reach the host.
+could not reach that host.
 """
 
 from __future__ import annotations

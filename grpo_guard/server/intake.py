@@ -142,7 +142,7 @@ class Intake:
             ) from None
 
     async def _turn(self, request: Request, sender: Sender, deadline: float) -> None:
-        """Wait for the next turn of a large body; senders that wait for a turn hold nothing."""
+        """Wait for the next turn of a large body; a sender that waits holds up nobody else."""
         await self._waits(sender, deadline, self._pace.turn(client_of(request), PIECE))
         sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
 

@@ -25,9 +25,9 @@ class Limits:
         waiting: Maximum number of requests that wait for their turn; further ones get a 429.
         batch_size: Maximum number of completions judged together, from requests that may share a
             batch. A request with more completions is a batch of its own.
-        batch_wait: Maximum time, in seconds, for which a request that may share a batch waits for
-            the batch at work, to be judged with the requests that arrive meanwhile; then another
-            batch begins.
+        batch_wait: Maximum time, in seconds, that a request which may share a batch waits for the
+            batch at work, to be judged together with requests that arrive meanwhile; after that,
+            another batch begins.
         body_bytes: Maximum size of a body in bytes. All bodies in memory together may have
             `FLIGHT_BODIES` times that.
         body_seconds: Maximum time for a body to arrive, in seconds.

@@ -15,7 +15,7 @@ from grpo_guard.server.replies import RequestError
 logger = logging.getLogger("grpo_guard")
 
 SLOW_SECONDS = 3.0
-"""Seconds spent on one part from which a stream counts as slow. With a lower value, clients that
+"""Seconds spent on one part after which a stream counts as slow. With a lower value, clients that
 come back whenever their streams are closed would keep the server busy reading their bodies."""
 
 

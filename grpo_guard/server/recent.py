@@ -1,6 +1,6 @@
 """Answers that may have been lost on their way, kept for clients that ask again.
 
-If a client repeats a request because the answer was lost, the request would be judged twice and
+If a client repeated a request because the answer was lost, the request would be judged twice and
 count twice in the memory of nodes; with an identity, its envelopes would be used up. A client that
 names the request in an ``Idempotency-Key`` gets the first answer again.
 """

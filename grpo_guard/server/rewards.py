@@ -47,8 +47,8 @@ class Rewards:
 
     Attributes:
         audit: Log of rejections, or None for no log.
-        notes: For the operator: which parts of the guard's policy the protocol does not support,
-            and which labels the reward function may get.
+        notes: Notes for the operator: which parts of the guard's policy the protocol does not
+            support, and which labels the reward function may get.
 
     Raises:
         FrameworkError: ``reward`` is not a function that OpenRLHF could call.

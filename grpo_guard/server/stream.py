@@ -55,10 +55,10 @@ async def send_lines(
     limits: Limits,
     fetching: Callable[[float], AbstractAsyncContextManager[None]],
 ) -> AsyncIterator[ReplyBody]:
-    """Send the reply, and yield the answer to each part once it is on its way.
+    """Send the reply, and yield the answer to each part once that answer is on its way.
 
-    The client's reading sets the pace: the next part is judged once the lines of the last part have
-    left for the network. So only one part is in memory, however many there are, and nothing is
+    The client's reading sets the pace: the next part is judged once the lines of the previous part
+    have left for the network. So only one part is in memory, however many there are, and nothing is
     judged ahead for a client that does not read.
 
     Args:

@@ -54,7 +54,7 @@ class Envelope:
         node: The signer's name for itself.
         slot: Index among the signer's completions of this prompt in this round, >= 0.
         public_key: The signer's public key: ``ed25519:`` and 64 hexadecimal digits.
-        signature: 128 hexadecimal digits.
+        signature: The signature, as 128 hexadecimal digits.
 
     Raises:
         EnvelopeError: a field has the wrong form.

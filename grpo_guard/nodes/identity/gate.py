@@ -127,7 +127,7 @@ class Identity:
         unsigned: What to do with work without an envelope. ``"admit"`` accepts it without a node:
             it is verified and can earn a reward, but counts neither for nor against any node. A bad
             envelope is refused all the same.
-        late: Maximum number of rounds that an envelope may be behind.
+        late: Maximum number of rounds that an envelope may be behind the current one.
         most: Maximum number of completions of one key in one round; more are refused. Each takes
             about 200 bytes of memory and 72 in a checkpoint, so an agreed key takes at most
             ``(late + 1) * most`` times that. Pinned keys, which anybody can create, share
@@ -176,7 +176,7 @@ class Identity:
         round: int | None = None,
         together: Sequence[Hashable] | None = None,
     ) -> Admission:
-        """Establish who sent each completion, or refuse it. Nothing a sender writes can raise.
+        """Establish who sent each completion, or refuse it; no sender's input can raise an error.
 
         Args:
             batch: Completions as received from the exchange. ``metadata["envelope"]`` holds the
@@ -343,7 +343,7 @@ def is_admitted(completion: Completion) -> bool:
     """Whether a completion is signed and has been admitted by `Identity.admit`.
 
     Raises:
-        EnvelopeError: its metadata cannot be read.
+        EnvelopeError: the completion's metadata cannot be read.
     """
     try:
         return type(completion.metadata.get(ENVELOPE)) is Admitted

@@ -37,10 +37,10 @@ class IdentityError(ValueError):
 class SigningKey:
     """A node's private key.
 
-    Its `repr` shows only the public half.
+    The `repr` of a key shows only its public half.
 
     Args:
-        secret: 32 bytes from a secure source; `SigningKey.new` draws them.
+        secret: 32 bytes from a secure random source; `SigningKey.new` draws them.
 
     Raises:
         IdentityError: the secret is not 32 bytes.

@@ -29,7 +29,7 @@ class _Filler(NamedTuple):
 
 
 class Replays:
-    """Filled places: (key, round, prompt, slot) -> the message that filled it.
+    """Filled places: (key, round, prompt, slot) -> the message that filled the place.
 
     Only messages with a valid signature get here, and each key has its own window over the rounds
     that it signs: ``late`` rounds behind its newest, with ``most`` places each. So nobody can move

@@ -25,7 +25,9 @@ class AnswerError(ValueError):
 def verdicts_in(
     body: bytes, batch: Sequence[Completion], name: str, *, most: int, took: float
 ) -> list[Verdict]:
-    """Parse one verdict per completion, in order. Each gets our name, with the server's as member.
+    """Parse one verdict per completion, in order.
+
+    Each verdict has the name of the verifier that asked, and the server's verdict as its member.
 
     Args:
         body: Body of a reply from ``/v1/verify``.

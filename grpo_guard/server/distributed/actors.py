@@ -105,8 +105,8 @@ class Actors:
         return None
 
     def _require_ray(self) -> None:
-        """Raise ClusterError if Ray no longer runs; otherwise it would start a new cluster that
-        nobody ends."""
+        """Raise ClusterError if Ray no longer runs; otherwise the next call would start a new
+        cluster that nobody ends."""
         if not self._ray.is_initialized():
             raise ClusterError("Ray was shut down in this process")
 

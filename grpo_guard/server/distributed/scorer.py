@@ -55,11 +55,11 @@ class ScoringWorker:
 
 
 class RayScorer:
-    """Scores on several GPUs, for a log-prob verifier in this process.
+    """Computes scores on several GPUs for a log-prob verifier in this process.
 
-    Everything except the scores stays here and sees whole batches: evidence about nodes, the key
-    for drawing p-values, phrases. Completions of one prompt go to one worker as far as the balance
-    allows, since a scorer runs their prompt once. Workers are replaced like those of
+    Everything except the scores stays in this process and sees whole batches: evidence about nodes,
+    the key for drawing p-values, phrases. Completions of one prompt go to one worker as far as the
+    balance allows, since a scorer runs their prompt once. Workers are replaced like those of
     `RayVerifier`. A sequence that no worker could score is treated as too large, and its verdict
     abstains.
 
@@ -91,7 +91,7 @@ class RayScorer:
             ScoringWorker, (make,), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors and, with the last of them, a Ray that was started here."""
+        """`close` ends the actors and, with the last of them, a Ray cluster started here."""
         try:
             self._described: _Described = self._pool.described()
         except BaseException:

@@ -21,7 +21,7 @@ def application(
 
     Each replica builds the guard, from the file as it is now. Replicas share what they remember
     about nodes only through a ``state`` folder on one machine; without a shared folder, use a
-    single replica, since none of several would know what the others saw.
+    single replica, since several replicas would not know what the others saw.
 
     Args:
         config: Path of the guard file, in YAML.

@@ -83,7 +83,7 @@ class RayVerifier(Composed):
             Worker, (make, alone), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors and, with the last of them, a Ray that was started here."""
+        """`close` ends the actors and, with the last of them, a Ray cluster started here."""
         try:
             self._described: Described = self._pool.described()
             described = self._described

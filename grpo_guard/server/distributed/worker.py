@@ -1,4 +1,4 @@
-"""The code that runs in an actor: a verifier, or the rules of one, over parts of batches."""
+"""The code that runs in an actor: a verifier, or a verifier's rules, on parts of batches."""
 
 from __future__ import annotations
 
