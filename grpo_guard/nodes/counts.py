@@ -103,7 +103,7 @@ class Counts:
         counted: Sequence[Finding | None],
         before: frozenset[str],
     ) -> dict[str, tuple[int, list[float]]]:
-        """Return a digest and the log factor of each node, from prompts that several answered.
+        """Compute each node's digest and log factor from the prompts that several nodes answered.
 
         A rollout counts once for each prompt that it answers. Findings in segments whose prompts
         allow no comparison count towards one of the prompts that do: cutting an answer in two must

@@ -69,7 +69,7 @@ class EProcess:
     """One e-process: the evidence against one node, or one pair of nodes.
 
     Args:
-        log_wealth: Logarithm of each column's wealth, weighted; () before the first batch.
+        log_wealth: Logarithm of each column's weighted wealth; empty before the first batch.
         starts: Number of batches so far; a bet started at each.
         seen: Digests of the latest batches.
     """

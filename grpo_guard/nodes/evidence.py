@@ -1,17 +1,17 @@
 """Evidence against each node of a swarm: an e-process over rounds, valid at any time.
 
-`bets` gives the value of one round. Bets multiply over rounds. Evidence starts anew at many rounds,
-each start with a share of the stake (`e_process`), and is summed over the starts, so that a good
-past does not protect a node that turns bad late. The worst choice of peers counts: if any h of a
-node's peers are honest, the real e-process is at least the computed value (`honest_peers`).
+`bets` gives the e-value of one round. Bets multiply over rounds. Evidence starts anew at many
+rounds, each start with a share of the stake (`e_process`), and is summed over the starts, so that a
+good past does not protect a node that turns bad late. The worst choice of peers counts: if any h of
+a node's peers are honest, the real e-process is at least the computed value (`honest_peers`).
 
-**Level.** Evidence against an honest node ever reaches c with probability at most 1 / c (Ville). A
-node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
+**Level.** The chance that the evidence against an honest node ever reaches c is at most 1 / c
+(Ville). A node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
 over every m >= 3 that a growing swarm passes through, that is at most alpha: the chance that *any*
 honest node is *ever* accused. With fewer than three nodes it is unclear which node is to blame.
 
 A node's peers are the nodes with work in at least half of its rounds. If there are more than
-`MAX_PEERS`, that many are drawn by a secret lot; otherwise attackers would make sure that their own
+`MAX_PEERS`, that many are drawn by secret lot; otherwise attackers would make sure that their own
 nodes are drawn. Every node is judged. The choice of peers must not depend on verdicts; each change
 of peers other than growth adds a chance of at most alpha.
 """

@@ -30,8 +30,8 @@ Ints = NDArray[np.int64]
 
 class History:
     """The last ``rounds`` rounds of a swarm. Names without a remembered round take no memory. At
-    most ``drawn`` names are drawn as a node's peers, including its own, by lots seeded with
-    ``salt``."""
+    most ``drawn`` names are drawn as a node's peers, including the node's own name, by lots seeded
+    with ``salt``."""
 
     def __init__(self, rounds: int, drawn: int, salt: bytes) -> None:
         self.size = rounds

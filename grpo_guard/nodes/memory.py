@@ -24,12 +24,12 @@ logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
 MAX_STATE = 256 * 2**20
-"""Maximum number of characters read of one memory's state: our counts are bounded, but a file
+"""Maximum number of characters read from one memory's state: our counts are bounded, but a file
 written by others may not be."""
 MAX_UNWRITTEN = 64
 """Maximum number of changes kept while a file cannot be written."""
 MAX_UNREAD = 8
-"""Maximum number of unreadable states kept of one memory."""
+"""Maximum number of unreadable states kept for one memory."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (

@@ -39,7 +39,7 @@ class Standing:
             and last sent work.
         owed, empty: Number of slots that the node had to fill, and number it left empty.
         reasons: Kinds of findings the node was rejected for, with counts, most frequent first.
-        released: Whether an operator released the node and nothing of it has been judged since.
+        released: Whether an operator released the node and none of its work was judged since.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""The database: its tables, how to open it, and how to recognise other files."""
+"""The ledger's database: its tables, how to open it, and how to recognise other files."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class Connection(H11Protocol):
     """An HTTP/1.1 connection of uvicorn that is closed when the client takes too long.
 
     A client that has sent its request may close its side and still listen. A client that has gone
-    looks the same until something is sent to it, so we send ``100 Continue``, which clients skip.
+    looks the same until something is sent, so the server sends ``100 Continue``, which clients
+    skip.
     """
 
     _closing: asyncio.TimerHandle | None = None
@@ -68,7 +69,8 @@ class Connection(H11Protocol):
         self.transport.set_write_buffer_limits(high=0)
 
     def cut(self) -> None:
-        """Drop the client and all it has not read, so that it cannot think the reply complete."""
+        """Drop the client and everything it has not read, so that it cannot mistake the reply for a
+        complete one."""
         if self.cycle is not None:
             self.cycle.disconnected = True  # so that ending without an answer is not an error
         self.transport.abort()
@@ -90,7 +92,8 @@ class Connection(H11Protocol):
         self._watch()
 
     def eof_received(self) -> Any:
-        """Handle the end of the client's input; True keeps the connection open for the reply."""
+        """Handle the end of the client's input; return True to leave the connection open for the
+        reply."""
         if not self._answering() or self.cycle.more_body:
             return None
         self.cycle.keep_alive = False

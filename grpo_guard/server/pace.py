@@ -99,7 +99,7 @@ class Pace:
         return None
 
     def _gives_way(self, now: float) -> bool:
-        """Whether a batch should be judged before the next body goes on."""
+        """Whether a batch should be judged before work on the next body goes on."""
         lately = now - self._small_at < LATELY and now < self._rests_until + GIVE_WAY
         return lately and not self._judged_last and self.judging()
 

@@ -149,8 +149,8 @@ class Rewards:
         rewards, and at most 0.
 
         Raises:
-            RequestError: 503 if the reward function has not yet shown which names it logs: OpenRLHF
-                ends the run if two samples log different names. OpenRLHF asks again.
+            RequestError: 503 if the reward function has not yet shown which names it logs, since
+                OpenRLHF ends the run if two samples log different names. OpenRLHF then asks again.
         """
         if self._logged is None and count:
             raise RequestError(503, "no answer in time, and no earlier answer", retry=True)

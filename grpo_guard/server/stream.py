@@ -20,8 +20,8 @@ TIMES = 16
 PART = 256
 """Number of completions judged together, unless one group has more, as in ``grpo-guard verify``."""
 PART_CHARACTERS = 64 * 1024
-"""Number of characters in the texts of a part: small requests share the processor with a part until
-it is done."""
+"""Number of characters of text from which a part is full: small requests share the processor with a
+part until it is done."""
 _NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 

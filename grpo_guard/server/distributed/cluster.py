@@ -71,7 +71,7 @@ def connect(address: str | None = None) -> bool:
 
 class _Shared:
     """The cluster that several users in this process share. The last user to leave shuts Ray down,
-    unless the process had already joined the cluster by itself."""
+    unless the process had already joined the cluster on its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
