@@ -1,1 +1,1 @@
-"""Evidence per node over rounds: what no single completion shows."""
+"""Evidence per node, accumulated over rounds: patterns that no single completion shows."""

@@ -16,13 +16,14 @@ from grpo_guard.core.quoting import shown
 logger = logging.getLogger("grpo_guard")
 
 MOST: Final = 20
-"""Nodes named per round and kind of change. A flood of invented names must not fill the log."""
+"""Maximum number of nodes named per round and kind of change, so that a flood of invented names
+cannot fill the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The nodes that became hard and those that no longer are: at most `MOST` names of each kind,
-    and how many nodes there are."""
+    """The nodes that became hard and the nodes that are no longer hard: at most `MOST` names of
+    each kind, and the total number of nodes of each kind."""
 
     hard: tuple[str, ...]
     clear: tuple[str, ...]
@@ -31,13 +32,13 @@ class Changes:
 
 
 OnChanges: TypeAlias = Callable[[Changes], None]
-"""Called with the changes of each round that has any."""
+"""A function that is called with the changes of each round that has any."""
 
 
 def changes_of(
     connection: sqlite3.Connection, hard: Sequence[int], clear: Sequence[int]
 ) -> Changes:
-    """The changes with the names of the nodes, from their ids."""
+    """Look up the names of the changed nodes, which are given by id."""
     return Changes(_names(connection, hard), _names(connection, clear), len(hard), len(clear))
 
 
@@ -48,7 +49,8 @@ def _names(connection: sqlite3.Connection, nodes: Sequence[int]) -> tuple[str, .
 
 
 def warn(changes: Changes, path: Path) -> None:
-    """Log one warning for each node, with the command that shows the evidence."""
+    """Log one warning for each named node, and one for all further nodes, with the command that
+    shows the evidence."""
     command = f"grpo-guard ledger show {shlex.quote(str(path))}"
     for names, count, what in (
         (changes.hard, changes.hards, "is convicted: its completions are rejected from now on"),

@@ -13,25 +13,25 @@ FORMAT: Final = 1
 
 
 class Remembers(Protocol):
-    """An object that remembers things about nodes and can export them as plain JSON values."""
+    """An object that remembers things about nodes and can export its state as plain JSON values."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it remembers."""
+        """Return everything that the object remembers."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace everything remembered with what `state_dict` returned."""
 
 
 def memories_of(verifier: CompletionVerifier, **own: object) -> dict[str, Remembers]:
-    """The objects that remember nodes: the guard's ``own`` by name, and verifiers by their place in
-    the tree. Objects without a state, and None, are left out."""
+    """Collect the objects that remember nodes: the guard's ``own`` objects under their names, and
+    verifiers under their position in the tree. Objects without a state, and None, are left out."""
     return {
         place: one for place, one in (*own.items(), *_tree(verifier, "verifier")) if _remembers(one)
     }
 
 
 def state_of(memories: Mapping[str, Remembers]) -> dict[str, Any]:
-    """Their states, as plain JSON values."""
+    """Return the states of all memories as plain JSON values."""
     states = {place: memory.state_dict() for place, memory in memories.items()}
     return {"format": FORMAT, "memories": states}
 
@@ -40,8 +40,8 @@ def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None
     """Hand each memory its part of ``state``.
 
     Raises:
-        ValueError: the state is of a guard with other verifiers, or one part is malformed. Parts
-            before the malformed one are already loaded.
+        ValueError: the state belongs to a guard with other verifiers, or one part is malformed. The
+            parts before the malformed part are already loaded.
     """
     with reading("guard"):
         require_format(state, FORMAT)
@@ -57,13 +57,14 @@ def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None
 
 
 def _named(memories: Mapping[str, Remembers]) -> str:
-    """The places of the memories, with the name of each verifier."""
+    """Format the positions of the memories, with the name of each verifier."""
     own = {place: getattr(memory, "name", "") for place, memory in memories.items()}
     return ", ".join(f"{place} ({name})" if name else place for place, name in own.items())
 
 
 def stores_of(*owners: object) -> set[Path]:
-    """Files that verifiers, ledgers and memories write to, including members and attributes."""
+    """Find the files that verifiers, ledgers and memories write to, including the files of their
+    members and attributes."""
     found: set[Path] = set()
     seen: set[int] = set()
     waiting = list(owners)
@@ -84,7 +85,7 @@ def stores_of(*owners: object) -> set[Path]:
 
 
 def _tree(verifier: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """A verifier and its ``members``, depth first, each with its place."""
+    """Yield a verifier and all of its ``members``, depth first, each with its position."""
     yield place, verifier
     for i, member in enumerate(getattr(verifier, "members", ())):
         yield from _tree(member, f"{place}.{i}")

@@ -1,4 +1,4 @@
-"""Results of spot checks per node: how much was clean, and whether the node was caught."""
+"""Spot-check results per node: the number of clean completions, and whether the node was caught."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 16_384
-"""Nodes remembered. A forgotten node counts as new again and is checked more often."""
+"""Maximum number of nodes remembered. A forgotten node counts as new again and is checked more
+often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Results of the spot checks of one node: how many completions were accepted since it was last
-    caught or first appeared, and whether it was caught and has not yet sent enough clean ones
-    since."""
+    """Spot-check results of one node: how many of its completions were accepted since it was last
+    caught or first appeared, and whether it was caught and has not yet sent enough clean
+    completions since."""
 
     clean: int = 0
     caught: bool = False
 
 
 class ChecksOfNodes(Memory):
-    """Results of spot checks by node; safe to share between threads."""
+    """Spot-check results by node; safe to share between threads."""
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
         self._nodes: dict[str, Checks] = {}
         super().__init__(store, name)
 
     def of(self, nodes: Sequence[str]) -> dict[str, Checks]:
-        """The results of these nodes; zeros for unknown ones."""
+        """Return the results of the given nodes; zeros for unknown nodes."""
         with self.fresh():
             return {node: self._nodes.get(node, Checks()) for node in nodes}
 
     def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
-        """Record a batch: accepted completions by node, nodes with a rejection, whose count starts
-        over, and how many clean completions are enough for a caught node to count like any
-        other."""
+        """Record a batch.
+
+        Args:
+            clean: Number of accepted completions by node.
+            caught: Nodes with a rejection; their counts start over.
+            enough: Number of clean completions after which a caught node counts like any other.
+        """
         self.change(lambda: self._add(clean, caught, enough))
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:

@@ -1,7 +1,8 @@
 """Convert a ledger to plain JSON values and back, for a trainer's checkpoint.
 
 A checkpoint comes from a disk that others may write to. The types of all rows are checked before
-anything is replaced, so that a broken row is a clear error at the start. No SQL is read from it.
+anything is replaced, so that a broken row is a clear error at the start. No SQL is read from a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": byte
 
 
 def dump(connection: sqlite3.Connection) -> dict[str, Any]:
-    """All rows of a ledger, by table; bytes as hexadecimal text. May raise sqlite3.Error."""
+    """Return all rows of a ledger by table, with bytes as hexadecimal text. May raise
+    sqlite3.Error."""
     with transaction(connection, "BEGIN"):  # one snapshot
         tables = {
             table: [
@@ -35,16 +37,16 @@ def dump(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """An in-memory copy of the whole file, for changes when the file cannot be written; the caller
-    closes it. May raise sqlite3.Error."""
+    """Copy the whole file into memory, for changes while the file itself cannot be written; the
+    caller closes the copy. May raise sqlite3.Error."""
     copied = sqlite3.connect(":memory:", isolation_level=None)
     connection.backup(copied)
     return copied
 
 
 def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
-    """Replace a ledger's rows with those of ``state``, all or none; raises StateError if they do
-    not have the form that `dump` returns, or sqlite3.Error."""
+    """Replace all rows of a ledger with the rows in ``state``, or none of them. Raises StateError
+    if ``state`` does not have the form that `dump` returns, or sqlite3.Error."""
     with transaction(connection):
         columns = {table: _columns(connection, table) for table in TABLES}
         with reading("ledger"):
@@ -56,7 +58,8 @@ def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
                 ]
                 for table, of_table in columns.items()
             }
-        # Other processes judge from rounds they have already read; a new number makes them restart.
+        # Other processes judge from rounds they have already read; a new number of releases makes
+        # them start over.
         before = pardons(connection)
         for table in TABLES:
             connection.execute(f"DELETE FROM {table}")
@@ -68,8 +71,8 @@ def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
 
 
 def _require_sound(connection: sqlite3.Connection) -> None:
-    """Raise StateError for rows that the ledger reads at each batch and that would degrade it for
-    good."""
+    """Raise StateError if rows that the ledger reads with each batch are unsound, since such rows
+    would degrade it for good."""
     with reading("ledger"):
         try:
             read_clock(connection)
@@ -83,7 +86,7 @@ def _require_sound(connection: sqlite3.Connection) -> None:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, bool]]:
-    """(type, whether NULL is allowed) of each column."""
+    """Return the type of each column, and whether it may be NULL."""
     found = connection.execute(f"PRAGMA table_info({table})").fetchall()
     return [(kind, not required and not key) for _, _, kind, required, _, key in found]
 

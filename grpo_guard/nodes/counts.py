@@ -19,8 +19,8 @@ from grpo_guard.nodes.store import NodeStore, in_folder
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
-"""Subtracted from a convicted node's log factor per compared prompt, so that a node that has
-stopped is released even if its peers never have the finding. Losing bets are always fair."""
+"""Subtracted from a convicted node's log factor per compared prompt, so that a node that no longer
+has the finding is released even if its peers never have it. Losing bets are always fair."""
 NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 """The state of empty counts."""
 
@@ -29,8 +29,8 @@ class Counts:
     """Rejects completions with a finding that their node has far more often than its peers.
 
     Some findings must not reject by themselves, because honest work has them too: a wrong sum that
-    is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
-    So nodes are compared on the prompts that at least three of them answered in a batch
+    is corrected later, a wrong sum in words. But an attacker who sends nothing else still teaches
+    the error. So nodes are compared on the prompts that at least three of them answered in a batch
     (`same_prompt`). The evidence multiplies into one `EProcess` per node, over all kinds of
     findings. Once a node's e-value reaches the number of nodes over ``alpha``, its completions with
     the finding are rejected, and no others; the guard's own ledger does not count these rejections.
@@ -40,10 +40,10 @@ class Counts:
     each prompt are malicious and the swarm's members stay the same.
 
     Args:
-        e_processes: Its own memory, which no other object uses.
-        alpha: In (0, 1).
-        odds: How many times an honest node's odds of such a finding may be those of its honest
-            peers: models differ in skill.
+        e_processes: Memory for the evidence, which no other object uses.
+        alpha: Chance that any honest node ever loses anything, in (0, 1).
+        odds: Maximum ratio of an honest node's odds of such a finding to those of its honest peers;
+            models differ in skill.
     """
 
     def __init__(self, e_processes: EProcessMemory, alpha: float, odds: float) -> None:
@@ -57,8 +57,8 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> list[Verdict]:
-        """The verdicts of a rule on completions that arrived together, with rejections for the
-        findings, ``counted``, that a node has too often."""
+        """Return a rule's verdicts on completions that arrived together, with rejections added for
+        findings that a node has too often; ``counted`` has each completion's finding, or None."""
         convicted = self._convicted(batch, verdicts, counted)
         return [
             verdict
@@ -68,7 +68,7 @@ class Counts:
         ]
 
     def convicted(self) -> frozenset[str]:
-        """Nodes whose completions with a finding are rejected."""
+        """Return the convicted nodes, whose completions with a finding are rejected."""
         return self._reaching(self.e_processes.log_e_values(), 0)
 
     def _convicted(
@@ -77,7 +77,7 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> frozenset[str]:
-        """Nodes convicted after this batch."""
+        """Record a batch and return the nodes convicted after it."""
         known = self.e_processes.log_e_values()
         before = self._reaching(known, 0)
         # Without any finding, each factor is 1 regardless of the past and may be skipped, so that
@@ -103,11 +103,11 @@ class Counts:
         counted: Sequence[Finding | None],
         before: frozenset[str],
     ) -> dict[str, tuple[int, list[float]]]:
-        """A digest and the log factor of each node, from the prompts that several nodes answered.
+        """Compute each node's digest and log factor from the prompts that several nodes answered.
 
-        A rollout counts once for each prompt that it answers. Findings in its other segments, whose
-        prompts allow no comparison, count towards one of these prompts: cutting an answer in two
-        must not hide half of it.
+        A rollout counts once for each prompt that it answers. Findings in segments whose prompts
+        allow no comparison count towards one of the prompts that do: cutting an answer in two must
+        not hide half of it.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
@@ -128,7 +128,7 @@ class Counts:
 
 
 class _Answers:
-    """Which nodes answered which prompts, by rollout, and whether with the finding."""
+    """The nodes that answered each prompt, by rollout, and whether the answer has the finding."""
 
     def __init__(self) -> None:
         self._prompts: dict[bytes, dict[str, dict[Hashable, bool]]] = {}
@@ -141,7 +141,7 @@ class _Answers:
         self._segments.setdefault((node, rollout), []).append((prompt, having))
 
     def shares(self) -> Iterator[dict[str, float]]:
-        """For each prompt, the share of each node's rollouts that have the finding."""
+        """Yield, for each prompt, the share of each node's rollouts that have the finding."""
         for (node, rollout), segments in self._segments.items():
             if len(segments) > 1 and any(having for _, having in segments):
                 self._fold(node, rollout, segments)
@@ -156,8 +156,8 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> EProcessMemory:
-    """The evidence that the rule with this name has counted, in a store that a run may be using;
-    raises LedgerError if there is none."""
+    """Open the evidence that the rule with this name has counted, in a store that a run may be
+    using; raises LedgerError if there is none."""
     path = in_folder(folder)
     counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
     if counted is None or not counted.log_e_values():
@@ -166,7 +166,7 @@ def counted_in(folder: Path, rule: str) -> EProcessMemory:
 
 
 def _name(completion: Completion) -> str | None:
-    """Its node's name, bounded and unique."""
+    """Return the name of a completion's node, bounded in length and unique; None if it has none."""
     node = mark_of(completion)[0]
     return None if node is None else node.decode("utf-8", "surrogateescape")
 

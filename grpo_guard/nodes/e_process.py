@@ -1,8 +1,9 @@
 """E-processes: evidence against a node, accumulated over batches and valid at any time.
 
-A test supplies one *factor* per batch: if the node is honest, its mean given the past is at most 1,
-like the pay-off of a fair bet. The wealth of the bet is multiplied by it. A new bet with a share of
-the stake starts at each batch, so that long honest work before poison delays detection little:
+A test supplies one *factor* per batch: if the node is honest, the factor's mean given the past is
+at most 1, like the pay-off of a fair bet. The wealth of the bet is multiplied by the factor. A new
+bet with a share of the stake starts at each batch, so that long honest work before poison delays
+detection little:
 
     wealth after batch b = factor_b * (wealth before + 1 / ((b + 1)(b + 2))),   b = 0, 1, ...
 
@@ -15,9 +16,9 @@ in advance. The e-value is the sum of their wealth: an average of fair bets is a
 column multiplies separately, so that a bet that wins a little in each batch keeps its winnings.
 
 The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
-round, so its evidence is a sum over remembered rounds and not one number to multiply. It shares
-only the shares of the starts and the threshold, as does `content.recurrence`, whose p-values do not
-multiply: it spends alpha over its looks.
+round, so its evidence is a sum over remembered rounds and not one number to multiply. The ledger
+uses only the shares of the starts and the threshold of this module. So does `content.recurrence`,
+whose p-values do not multiply: it spends alpha over its looks.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from numpy.typing import NDArray
 from grpo_guard.nodes.saved import number, whole
 
 CAP: Final = math.log(1e12)
-"""Most log wealth of a column, so that a node that stops is released after some honest batches.
-Taking wealth away keeps the bet fair."""
+"""Maximum log wealth of a column, so that a node that stops cheating is released after some honest
+batches. Taking wealth away keeps the bet fair."""
 FLOOR: Final = -1e6
-"""Smallest log wealth of a column, which is negligible next to any start's share."""
-# Digests kept so that a repeated batch, e.g. of a trainer that judges it twice, counts once.
+"""Minimum log wealth of a column, which is negligible next to any start's share."""
+# Number of digests kept, so that a batch that a trainer judges twice counts once.
 _REMEMBERED: Final = 4
 
 
 def log_threshold(alpha: float, tests: float = 1.0) -> float:
-    """The log e-value that convicts, if ``alpha`` is the chance that any of the honest nodes ever
-    reaches it, and ``tests`` e-processes share that chance."""
+    """Return the log e-value at which a node is convicted. ``alpha`` is the chance that any honest
+    node ever reaches this value, divided among ``tests`` e-processes."""
     return math.log(tests / alpha)
 
 
 def log_share(start: int) -> float:
-    """Logarithm of the share of the stake of one start, 0, 1, ...; the shares add up to 1."""
+    """Logarithm of the share of the stake that start number 0, 1, ... gets; the shares sum to 1."""
     return -math.log((start + 1.0) * (start + 2.0))
 
 
 def log_shares(starts: NDArray[Any]) -> NDArray[np.float64]:
-    """`log_share` of each of these starts."""
+    """Return the `log_share` of each start in an array."""
     return np.asarray(-np.log((starts + 1.0) * (starts + 2.0)))
 
 
@@ -68,8 +69,8 @@ class EProcess:
     """One e-process: the evidence against one node, or one pair of nodes.
 
     Args:
-        log_wealth: Logarithm of each column's wealth, weighted; () before the first batch.
-        starts: Batches so far, at each of which a bet started.
+        log_wealth: Logarithm of each column's weighted wealth; empty before the first batch.
+        starts: Number of batches so far; a bet started at each.
         seen: Digests of the latest batches.
     """
 
@@ -87,8 +88,8 @@ class EProcess:
 
     @property
     def log_reserve(self) -> float:
-        """Logarithm of the part of the stake that is left for later starts. A test may add it to
-        the e-value: it is a bet that has won and lost nothing yet."""
+        """Logarithm of the part of the stake that is left for later starts. A test may add this
+        part to the e-value: it is a bet that has neither won nor lost anything yet."""
         return -math.log(self.starts + 1.0)
 
     def after(
@@ -99,13 +100,13 @@ class EProcess:
         cap: float = CAP,
         digest: int | None = None,
     ) -> EProcess:
-        """The e-process after one more batch.
+        """Return the e-process after one more batch.
 
         Args:
             log_factors: Logarithm of each column's factor.
             weights: Weights of the columns; they add up to 1.
-            cap: Most log wealth of a column.
-            digest: Identifies the batch; one that was seen lately changes nothing.
+            cap: Maximum log wealth of a column.
+            digest: Digest that identifies the batch; a batch seen lately changes nothing.
         """
         if digest is not None and digest in self.seen:
             return self
@@ -120,12 +121,13 @@ class EProcess:
         return EProcess(wealth, self.starts + 1, seen)
 
     def row(self) -> list[Any]:
-        """The e-process as plain JSON values."""
+        """Return the e-process as plain JSON values."""
         return [list(self.log_wealth), self.starts, *self.seen]
 
     @classmethod
     def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> EProcess:
-        """The e-process that `row` returned; raises ValueError or TypeError for another form."""
+        """Rebuild an e-process from what `row` returned; raises ValueError or TypeError for any
+        other form."""
         logs, starts, *seen = row
         if len(logs) != columns:
             raise ValueError(f"{len(logs)} columns")

@@ -18,7 +18,7 @@ MAX_NODES: Final = 4096
 class EProcessMemory(Memory):
     """E-processes by node; safe to share between threads. The weights of the columns add up to 1.
 
-    In stores they are still called "fortunes", their former name, because existing files have it.
+    In stores, e-processes still have their former name, "fortunes", because existing files use it.
     """
 
     def __init__(
@@ -35,16 +35,17 @@ class EProcessMemory(Memory):
     def add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, EProcess]:
         """Record a batch and return the new e-process of each of its nodes.
 
-        Beyond `MAX_NODES` the least recently seen node is forgotten, those without evidence against
-        them first; it starts over if it comes back.
+        Beyond `MAX_NODES`, the least recently seen nodes are forgotten, starting with nodes that
+        have no evidence against them. A forgotten node starts over if it comes back.
 
         Args:
-            batch: By node: `digest_of` its completions, and the logarithm of each column's factor.
+            batch: For each node, the `digest_of` its completions and the logarithm of each column's
+                factor.
         """
         return self.change(lambda: self._add(batch))
 
     def log_e_values(self) -> dict[str, float]:
-        """The logarithm of each remembered node's e-value."""
+        """Return the logarithm of each remembered node's e-value."""
         with self.fresh():
             return {node: process.log_e_value for node, process in self._nodes.items()}
 
@@ -86,10 +87,10 @@ class EProcessMemory(Memory):
 
 
 def digest_of(marks: Iterable[bytes]) -> int:
-    """A digest of a node's batch in any order, so that a batch judged twice counts once.
+    """Return a digest of a node's batch in any order, so that a batch judged twice counts once.
 
-    It hashes the sorted marks: an author could choose texts whose marks have a known sum, and the
-    batch would then count as seen.
+    The sorted marks are hashed, not added up: an author could choose texts whose marks have a known
+    sum, and the batch would then count as already seen.
     """
     digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

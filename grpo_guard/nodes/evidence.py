@@ -1,19 +1,19 @@
 """Evidence against each node of a swarm: an e-process over rounds, valid at any time.
 
-`bets` gives the value of one round. Bets multiply over rounds. Evidence starts anew at many rounds,
-each start with a share of the stake (`e_process`), and is summed over the starts, so that a good
-past does not protect a node that turns bad late. The worst choice of peers counts: if any h of a
-node's peers are honest, the real e-process is at least the computed one (`honest_peers`).
+`bets` gives the e-value of one round. Bets multiply over rounds. Evidence starts anew at many
+rounds, each start with a share of the stake (`e_process`), and is summed over the starts, so that a
+good past does not protect a node that turns bad late. The worst choice of peers counts: if any h of
+a node's peers are honest, the real e-process is at least the computed value (`honest_peers`).
 
-**Level.** Evidence against an honest node ever reaches c with probability at most 1 / c (Ville). A
-node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
+**Level.** The chance that the evidence against an honest node ever reaches c is at most 1 / c
+(Ville). A node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
 over every m >= 3 that a growing swarm passes through, that is at most alpha: the chance that *any*
-honest node is *ever* accused. With fewer than three nodes it is unclear which one is to blame.
+honest node is *ever* accused. With fewer than three nodes it is unclear which node is to blame.
 
-A node's peers are those with work in at least half of its rounds. If there are more than
-`MAX_PEERS`, that many are drawn by a secret lot, or attackers would make sure that they are drawn.
-Every node is judged. The choice of peers must not depend on verdicts; each change of peers other
-than growth adds a chance of at most alpha.
+A node's peers are the nodes with work in at least half of its rounds. If there are more than
+`MAX_PEERS`, that many are drawn by secret lot; otherwise attackers would make sure that their own
+nodes are drawn. Every node is judged. The choice of peers must not depend on verdicts; each change
+of peers other than growth adds a chance of at most alpha.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from grpo_guard.nodes.history import History
 # Rounds between the starts of evidence: a start at every round would cost four times as much, and
 # a node that turns bad between two starts is found at most a few rounds later.
 STRIDE = 4
-# Rounds that are remembered. Leaving out early beginnings only lowers the evidence.
+# Number of rounds remembered. Leaving out early starts only lowers the evidence.
 WINDOW = 256
-# Peers that a node is compared with; more would cost memory and find hardly more.
+# Maximum number of peers that a node is compared with. More peers would cost memory and hardly find
+# more attackers.
 MAX_PEERS = 32
 SMALLEST_SWARM = 3
-# Nodes with rejections whose sums are kept from round to round, up to 130 kB each. If there are
-# more, a node's sums are recomputed from the remembered rounds when it is rejected.
+# Maximum number of nodes with rejections whose sums are kept from round to round, up to 130 kB
+# each. If there are more, a node's sums are recomputed from the remembered rounds when it is
+# rejected.
 MAX_ACCOUNTS = 1024
 _REMEMBERED_SCORES = 50_000
 _LOG_WEIGHTS = np.log(WEIGHTS)
@@ -52,11 +54,12 @@ class Evidence:
     """The evidence against one node.
 
     Args:
-        log_e: Natural logarithm of its e-value: an honest node reaches as much with probability at
-            most exp(-log_e). 0 for a node without a rejection, or with fewer than two peers.
-        peers: Nodes that it was compared with.
-        others: Nodes with work in at least half of its rounds: its peers were drawn from them.
-        rose: Whether the last round added to it.
+        log_e: Natural logarithm of the node's e-value: an honest node reaches as much with
+            probability at most exp(-log_e). 0 without a rejection, or with fewer than two peers.
+        peers: Number of peers that the node was compared with.
+        others: Number of other nodes with work in at least half of the node's rounds, from which
+            its peers were drawn.
+        rose: Whether the last round added to the evidence.
     """
 
     log_e: float
@@ -66,17 +69,18 @@ class Evidence:
 
 
 def threshold(others: int, alpha: float) -> float:
-    """The log e-value at which a node among ``others`` other nodes is accused; see the module."""
+    """Return the log e-value at which a node among ``others`` other nodes is accused; see the
+    module docstring."""
     m = max(others + 1, SMALLEST_SWARM)
     return log_threshold(alpha, m * m * (m + 1) / 3)
 
 
 def honest_peers(peers: int, hostile: float) -> int:
-    """How many of a node's peers are taken to be honest: all but a share ``hostile``.
+    """Return how many of a node's peers are assumed to be honest: all but a share ``hostile``.
 
-    Unless ``hostile`` is 0, at least one peer is taken to be hostile: a third of two peers rounds
-    down to 0, and then one attacker's spotless work would get both others in a swarm of three
-    accused.
+    Unless ``hostile`` is 0, at least one peer is assumed to be hostile. Otherwise, since a third of
+    two peers rounds down to 0, one attacker's spotless work would get both other nodes in a swarm
+    of three accused.
     """
     return max(1, peers - max(math.floor(peers * hostile + 1e-9), int(hostile > 0)))
 
@@ -86,9 +90,9 @@ class _Account:
     """The running sums of the evidence against one node.
 
     Starts between which the node did no work have equal sums and share a row, so a name that is
-    used once takes one row. ``ends`` are the last starts that the rows cover, ascending, and
-    ``ahead`` the scores summed from the starts on, [rows, peers, G]; ``next`` is the first round
-    not included yet.
+    used once takes one row. ``ends`` holds the last start that each row covers, ascending;
+    ``ahead`` holds the scores summed from the starts onwards, [rows, peers, G]; ``next`` is the
+    first round not included yet.
     """
 
     peers: tuple[str, ...]
@@ -100,14 +104,14 @@ class _Account:
 
 
 class Comparison:
-    """The rounds of one swarm, compared node by node. Not shared between threads.
+    """Compares the nodes of one swarm over its rounds. Not safe to share between threads.
 
     Args:
         tolerance: How far honest nodes may differ.
-        hostile: Largest share of a node's peers that may be hostile, in [0, 0.5]: they may send
-            spotless work to make it look bad, or as much poison to make it look normal.
-        window: Rounds that are remembered.
-        salt: Seeds the draw of peers if there are more than `MAX_PEERS`; keep it secret.
+        hostile: Maximum share of a node's peers that may be hostile, in [0, 0.5]. Hostile peers may
+            send spotless work to make the node look bad, or as much poison to make it look normal.
+        window: Number of rounds remembered.
+        salt: Seed for the draw of peers if there are more than `MAX_PEERS`; keep it secret.
 
     Raises:
         ValueError: an argument is out of range.
@@ -128,7 +132,7 @@ class Comparison:
         self.hostile = hostile
         self.window = window
         self._history = History(window + STRIDE, MAX_PEERS + 1, salt)
-        self._number = self._next = 0  # of the first remembered round, and of the one to come
+        self._number = self._next = 0  # numbers of the first remembered round and of the next round
         self._last: tuple[str, ...] = ()
         self._accounts: dict[str, _Account] = {}
         self._score = lru_cache(_REMEMBERED_SCORES)(self.bets.score)
@@ -156,9 +160,9 @@ class Comparison:
         self._next += 1
 
     def evidence(self) -> dict[str, Evidence]:
-        """Evidence after the last round against each node with work in it.
+        """Return the evidence after the last round against each node with work in that round.
 
-        Evidence against an absent node does not change, so it is left out.
+        Absent nodes are left out, since the evidence against them does not change.
         """
         found = {}
         few = self._history.rejected_names <= MAX_ACCOUNTS
@@ -182,7 +186,7 @@ class Comparison:
         return found
 
     def _brought_up(self, name: str, peers: tuple[str, ...]) -> _Account:
-        """The account of one node with the last round in it."""
+        """Return the account of one node, brought up to date with the last round."""
         last = self._next - 1
         account = self._accounts.get(name)
         if account is None or account.peers != peers or self._worked(name, account.next, last):
@@ -204,12 +208,12 @@ class Comparison:
         return account
 
     def _worked(self, name: str, first: int, end: int) -> bool:
-        """Whether a node worked in a remembered round from ``first`` on, before ``end``."""
+        """Whether a node worked in any remembered round from ``first`` on and before ``end``."""
         numbers = range(max(first, self._number), end)
         return any(self._history.tally(name, number).judged for number in numbers)
 
     def _opened(self, name: str, peers: tuple[str, ...], end: int) -> _Account:
-        """An account with all remembered rounds before ``end``."""
+        """Build a node's account from all remembered rounds before ``end``."""
         nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(WEIGHTS))))
         numbers, codes, tallies = self._history.rows(name, peers, range(self._number, end))
         if not len(numbers):
@@ -224,12 +228,12 @@ class Comparison:
         of_rounds = scores[which.reshape(codes[1:].shape)].transpose(1, 0, 2)
         ends, row = np.unique(numbers // STRIDE, return_inverse=True)
         ahead = np.zeros((len(ends), len(peers), len(WEIGHTS)))
-        for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
+        for k, of_round in enumerate(of_rounds):  # in order: equals a kept account to the bit
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
 
     def _log_e(self, account: _Account, honest: int, last: int) -> float:
-        """Over all beginnings up to ``last`` and bets, each at its worst peers."""
+        """Log e-value over all starts up to ``last`` and all bets, each at its worst peers."""
         first = self._number // STRIDE
         if last < first:
             return -math.inf
@@ -243,5 +247,5 @@ class Comparison:
 
 @lru_cache(maxsize=4)
 def _log_stakes(first: int, last: int) -> Array:
-    """Stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
+    """Logarithms of the stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
     return log_shares(np.arange(first, last + 1))[:, None]

@@ -17,25 +17,27 @@ from grpo_guard.nodes.standing import State
 class ExclusionVerifier(CompletionVerifier):
     """Rejects completions of hard nodes, whatever they look like.
 
-    Put it first in an `AllOf`: the others still examine the completion, so that evidence continues
-    and a node that has stopped is released. Its own rejections are no evidence. It makes no sense
-    under ``~`` or in a vote.
+    Put this verifier first in an `AllOf`. The other members still examine each completion, so that
+    evidence continues and a node that has stopped cheating is released. The verifier's own
+    rejections are not evidence. This verifier makes no sense under ``~`` or in a vote.
 
     While the ledger is degraded, the current standing of nodes is unknown. Nodes last found hard
-    stay rejected; for the others it abstains, which neither blames the sender nor stays silent.
-    With ``last_known=True`` the last known standing applies. If the file is only locked, it can
-    still be read, and unwritten evidence is kept in memory: the last known standing then applies
-    too, since a hanging process must not stop training.
+    stay rejected; for all others the verifier abstains, which neither blames the sender nor hides
+    the problem. With ``last_known=True`` the last known standing applies. If the file is only
+    locked, it can still be read, and unwritten evidence is kept in memory: the last known standing
+    then applies too, since a hanging process must not stop training.
 
     Args:
         ledger: The ledger that the guard writes to.
-        reject_soft: Also reject nodes that are only soft: about half the evidence.
-        last_known: Do not abstain while the ledger is degraded.
+        reject_soft: Whether to reject soft nodes as well, which have about half the evidence
+            against them that makes a node hard.
+        last_known: Whether to use the last known standing while the ledger is degraded, instead of
+            abstaining.
     """
 
     name = STANDING_VERIFIER
-    scope: Scope = "history"  # the ledger's
-    shares_calls = True  # a verdict changes nothing there
+    scope: Scope = "history"  # the ledger's history
+    shares_calls = True  # a verdict changes nothing in the ledger
     reads_text = False
     steps_aside = True
 

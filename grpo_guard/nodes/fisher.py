@@ -11,10 +11,11 @@ def log_choose(n: int, k: int) -> float:
 
 
 def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
-    """Natural logarithm of P(count >= ``hits``) under the null, at most 0: the hypergeometric tail.
+    """Natural logarithm of the hypergeometric tail P(count >= ``hits``) under the null; at most 0.
 
-    ``hits`` of the node's ``total`` (e.g. prompts) show the feature (e.g. a phrase), and
-    ``other_hits`` of the others' ``other_total``; raises ValueError if they cannot.
+    ``hits`` of the node's ``total`` items (e.g. prompts) show the feature (e.g. a phrase), and so
+    do ``other_hits`` of the other nodes' ``other_total``. Raises ValueError if the counts are
+    inconsistent.
     """
     if not (0 <= hits <= total and 0 <= other_hits <= other_total):
         raise ValueError(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from grpo_guard.nodes.bets import Tally
 
 MOST_LOOKED_AT: Final = 4096
-"""How many candidates for a node's peers are examined; of more, that many are drawn."""
+"""Maximum number of candidates examined to find a node's peers; if there are more, this many are
+drawn by lot."""
 _NOTHING: Final = Tally(0, 0, 0)
 _WORD: Final = 64
 _MOST_TALLIES: Final = 2**18
@@ -28,8 +29,9 @@ Ints = NDArray[np.int64]
 
 
 class History:
-    """The last ``rounds`` of a swarm. Names without a remembered round take no memory. Of a name
-    ``drawn`` peers are drawn, itself included, by lots that ``salt`` seeds."""
+    """The last ``rounds`` rounds of a swarm. Names without a remembered round take no memory. At
+    most ``drawn`` names are drawn as a node's peers, including the node's own name, by lots seeded
+    with ``salt``."""
 
     def __init__(self, rounds: int, drawn: int, salt: bytes) -> None:
         self.size = rounds
@@ -38,7 +40,8 @@ class History:
         self._column: dict[str, int] = {}
         self._names: list[str] = []
         self._free: list[int] = []
-        # One row per name: codes of its rounds, by number modulo `size`; its rounds as bits.
+        # One row per name: the codes of its rounds, by number modulo `size`; then, as bits, the
+        # rounds in which it worked.
         self._codes: NDArray[Any] = np.zeros((0, rounds), dtype=np.uint16)
         self._bits = np.zeros((0, -(-rounds // _WORD)), dtype=np.uint64)
         self._lots = np.zeros(0, dtype=np.uint64)
@@ -47,7 +50,7 @@ class History:
         self._tallies = [_NOTHING]
         self._code_of = {_NOTHING: 0}
         self._held = np.zeros(1, dtype=bool)
-        # Names in each round that few worked in, and how many worked in each round.
+        # The rows of the names in each round in which few worked, and how many worked in each.
         self._few: dict[int, Ints] = {}
         self._count = np.zeros(rounds, dtype=np.int64)
         self._pools: dict[int, tuple[Ints, int]] = {}
@@ -56,7 +59,7 @@ class History:
 
     @property
     def rejected_names(self) -> int:
-        """How many names have a rejection that is held against them in a remembered round."""
+        """Number of names with a rejection held against them in a remembered round."""
         return int(np.count_nonzero(self._rejected))
 
     def add(self, number: int, tallies: Mapping[str, Tally]) -> None:
@@ -76,7 +79,7 @@ class History:
         self._changed()
 
     def forget(self, number: int) -> None:
-        """Drop a round."""
+        """Drop a remembered round."""
         at = number % self.size
         columns = np.flatnonzero(self._codes[:, at])
         self._rejected[columns] -= self._holds()[self._codes[columns, at]]
@@ -99,7 +102,7 @@ class History:
         return column is not None and bool(self._rejected[column])
 
     def tally(self, name: str, number: int) -> Tally:
-        """Counts of one name in one remembered round; zeros if it did no work."""
+        """Return the counts of one name in one remembered round; zeros if it did no work."""
         column = self._column.get(name)
         if column is None:
             return _NOTHING
@@ -108,9 +111,9 @@ class History:
     def rows(
         self, name: str, peers: Sequence[str], numbers: range
     ) -> tuple[Ints, Ints, list[Tally]]:
-        """The rounds among ``numbers`` in which a name sent work, and what it and its peers sent:
-        the rounds' numbers, [K]; codes, [1 + peers, K], the name's own first; and the tallies that
-        the codes index."""
+        """Return the rounds among ``numbers`` in which a name sent work, with the counts of the
+        name and its peers: the numbers of these rounds, [K]; codes, [1 + peers, K], the name's own
+        first; and the tallies that the codes index."""
         at = np.arange(numbers.start, numbers.stop) % self.size
         mine = self._codes[self._column[name], at]
         worked = np.flatnonzero(mine)
@@ -124,8 +127,8 @@ class History:
         return worked + numbers.start, codes, self._tallies
 
     def met(self, name: str) -> tuple[list[str], int]:
-        """At most ``drawn`` names, by lot, with work in at least half of this one's rounds, and how
-        many such names there are. Both include the name itself, unless it was not examined.
+        """Draw at most ``drawn`` names with work in at least half of this name's rounds, and count
+        all such names. Both results include the name itself, unless it was not examined.
 
         If there are more than `MOST_LOOKED_AT` candidates, only that many, drawn by lot, are
         examined. The count then covers all candidates, so it is never too low.
@@ -142,7 +145,7 @@ class History:
         pool, count = self._pool(half)
         exact = count <= MOST_LOOKED_AT
         if not exact:
-            # A recent name: the names of its few rounds are fewer and include all matches.
+            # A recent name: the names in its few rounds are fewer and include all matches.
             at = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
             if self._count[at].sum() <= MOST_LOOKED_AT:
                 pool = np.unique(np.concatenate([self._few[a] for a in at.tolist()]))
@@ -156,7 +159,8 @@ class History:
         return found[: self._drawn].copy(), len(found) if exact else count
 
     def _pool(self, rounds: int) -> tuple[Ints, int]:
-        """The first names by lot with work in at least ``rounds`` rounds, and their number."""
+        """Return the first names by lot with work in at least ``rounds`` rounds, and the number of
+        all such names."""
         if rounds not in self._pools:
             if self._by_lot is None:
                 alive = np.flatnonzero(self._worked)
@@ -171,7 +175,7 @@ class History:
         self._found.clear()
 
     def _place(self, name: str) -> int:
-        """The row of a name; adds one for a new name."""
+        """Return the row of a name, adding a row for a new name."""
         column = self._column.get(name)
         if column is None:
             if not self._free:
@@ -202,7 +206,7 @@ class History:
         return code
 
     def _holds(self) -> NDArray[np.bool_]:
-        """Whether each code has a rejection that is held."""
+        """Whether the counts behind each code include a held rejection."""
         if len(self._held) < len(self._tallies):
             new = [tally.held > 0 for tally in self._tallies[len(self._held) :]]
             self._held = np.concatenate([self._held, np.array(new, dtype=bool)])
@@ -223,7 +227,7 @@ def _bit(at: int) -> np.uint64:
 
 
 def _ones(words: NDArray[np.uint64]) -> Ints:
-    """Set bits of each row; shape [rows, words] to [rows]."""
+    """Count the set bits of each row; from shape [rows, words] to [rows]."""
     if hasattr(np, "bitwise_count"):  # from NumPy 2 on
         return np.asarray(np.bitwise_count(words).sum(axis=-1, dtype=np.int64))
     return np.asarray(_SET_BITS[words.view(np.uint8)].sum(axis=-1, dtype=np.int64))

@@ -1,7 +1,7 @@
 """Extract what the ledger keeps of a batch and its verdicts: counts, finding kinds, excerpts.
 
-Strangers wrote everything here. Names and excerpts are bounded and stored as bytes: a lone
-surrogate or a one-megabyte name must not prevent the recording of a whole batch.
+Everything handled here was written by strangers. Names and excerpts are bounded and stored as
+bytes: a lone surrogate or a one-megabyte name must not prevent the recording of a whole batch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
 RECURRENCE_VERIFIER = "recurrence"
 FALSE_SUMS_VERIFIER = "false_sums"
-# A rejection that is based on a node's record is not evidence against it, or a node once accused
-# would stay accused. An unchecked completion is not evidence for it. Wrong sums are left out for
-# every node.
+# A rejection that is based on a node's record is not evidence against the node; otherwise a node
+# once accused would stay accused. An unchecked completion is not evidence in the node's favour.
+# Wrong sums are left out for every node.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHECKED)
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
@@ -50,22 +50,23 @@ _PUNCTUATION = ".,;:!?\"'()[]{}<>*`"
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A piece of a phrase that recurs in a node's work, and the beginning of the phrase."""
+    """Digest of a piece of a phrase that recurs in a node's work, and the phrase's beginning."""
 
     digest: bytes
     excerpt: bytes
 
 
 class Entry(NamedTuple):
-    """What is kept of one completion. A tuple takes a third of the time to create.
+    """The part of one completion that is kept. A tuple is created in a third of a dataclass's time.
 
     Args:
-        node: Its sender, bounded; None if it has no sender.
+        node: Name of the sender, bounded in length; None if there is no sender.
         prompt: Digest of the prompt.
         key: Digest that identifies the completion, so that it counts once if recorded twice.
-        outcome: Outcome of the other verifiers; None if none of them was asked.
-        kinds: Kinds of the findings for which it was rejected.
-        phrases: Recurring phrases found in it.
+        outcome: Outcome of the verifiers that judge the work itself, not the node's record; None if
+            no such verifier was asked.
+        kinds: Kinds of the findings for which the completion was rejected.
+        phrases: Recurring phrases found in the completion.
     """
 
     node: bytes | None
@@ -78,7 +79,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """One batch; ``round`` is the nodes' own number of the round, None if not given."""
+    """The entries of one batch; ``round`` is the nodes' own number of the round, or None."""
 
     round: int | None
     entries: list[Entry] = field(default_factory=list)
@@ -87,10 +88,10 @@ class Intake:
 def intake(
     batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
 ) -> Intake:
-    """The part of a batch that is kept. A rollout in several segments becomes one entry, see
-    `_joined`.
+    """Extract the part of a batch that is kept. A rollout in several segments becomes one entry;
+    see `_joined`.
 
-    Without a ``round`` it is the one that the nodes that sent most of the batch claim. Raises
+    If ``round`` is None, it is the round claimed by the nodes that sent most of the batch. Raises
     ValueError if there is not one verdict per completion.
     """
     if len(batch) != len(verdicts):
@@ -121,10 +122,10 @@ def intake(
 
 
 def _joined(segments: Sequence[Entry]) -> Entry:
-    """One entry for a rollout: its worst outcome, with the findings and phrases of all segments.
+    """Merge a rollout's entries into one: the worst outcome, and all findings and phrases.
 
-    A sender may give one label to everything it sends and is then counted once. It gains nothing by
-    that: one rejected segment costs it all of them.
+    A sender may give one label to everything it sends and is then counted once. It gains nothing
+    that way: one rejected segment costs it the whole rollout.
     """
     if len(segments) == 1:
         return segments[0]
@@ -141,18 +142,18 @@ def _joined(segments: Sequence[Entry]) -> Entry:
 
 
 def outcome_of_work(verdict: Verdict) -> Outcome | None:
-    """The outcome that counts as evidence about the node; None if its work was not judged.
+    """Return the outcome that counts as evidence about the node; None if its work was not judged.
 
-    A ledger's own rejections are no evidence, or a node once accused would be accused for ever.
-    If the standing ended a cascade, only the cheap verifiers before it judged the completion and
-    those after it were not asked; such a completion does not count.
+    A ledger's own rejections are not evidence; otherwise a node once accused would be accused for
+    ever. If a node's standing ended a cascade, only the cheap verifiers before the standing judged
+    the completion, and those after it were not asked; such a completion does not count.
     """
-    # Causes that anyone but the author can bring about, to harm a node, are no evidence.
+    # Causes that someone other than the author can bring about, to harm a node, are not evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
-    # An honest model may have a phrase that no other repeats. The phrase costs it the completions
-    # that contain it, but not its standing. A reader that finds the phrase foreign gives a verdict
-    # of its own.
+    # An honest model may have a phrase that no other model repeats. The phrase costs its node the
+    # completions that contain it, but not its standing. A reader that finds the phrase foreign
+    # gives a verdict of its own.
     if verdict.verifier == RECURRENCE_VERIFIER and verdict.rejected:
         return Outcome.ACCEPT
     if not verdict.members or not _has_exempt(verdict):
@@ -169,17 +170,18 @@ def outcome_of_work(verdict: Verdict) -> Outcome | None:
 
 
 def standing_bars(verdict: Verdict) -> bool:
-    """Whether the sender is excluded, or its standing is unknown; the completion is irrelevant."""
+    """Whether the verdict is about the sender and not the completion: the sender is excluded, or
+    its standing is unknown."""
     if verdict.verifier == STANDING_VERIFIER:
         return verdict.rejected or verdict.cause is Cause.FAULT
     return any(map(standing_bars, verdict.members))
 
 
 def name_bytes(name: str) -> bytes:
-    """A node's name as it is stored; a long one is cut, and a digest keeps it unique.
+    """Return a node's name as it is stored; a long name is cut, and a digest keeps it unique.
 
-    A name that looks as if it were cut gets a digest of its own. Otherwise a node could take
-    another's long name in its cut form, share its record, and get it convicted.
+    A name that looks as if it had been cut gets a digest of its own. Otherwise a node could adopt
+    the cut form of another node's long name, share that node's record, and get it convicted.
     """
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_NAME_BYTES and not _CUT_NAME.fullmatch(data):
@@ -188,22 +190,23 @@ def name_bytes(name: str) -> bytes:
 
 
 def stored_names(shown: str) -> tuple[bytes, bytes]:
-    """How the node that an operator names may be stored, the likelier first: reports show names in
-    their stored form, and a log shows them in full."""
+    """Return the forms in which a node named by an operator may be stored, the likelier first:
+    reports show names in their stored form, while logs show them in full."""
     return shown.encode("utf-8", "surrogatepass"), name_bytes(shown)
 
 
 def printable(data: bytes) -> str:
-    """Stored bytes as text for a terminal, with control and bidirectional characters escaped."""
+    """Decode stored bytes for a terminal, with control and bidirectional characters escaped."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:
-    """The names that sent the most: at least three, at least half of everything, with all ties.
+    """Return the names that sent the most: at least three names, and at least half of everything,
+    with all ties.
 
     Neither a new name for each completion nor one name that sends without end can form a majority
-    of these.
+    of these names.
     """
     chosen: list[Name] = []
     half, together, least = sum(sent.values()) / 2, 0.0, 0.0
@@ -216,10 +219,11 @@ def largest(sent: Mapping[Name, float]) -> list[Name]:
 
 
 def _claimed(batch: Sequence[Completion]) -> int | None:
-    """The median of the claims, one vote for each of `largest`: no minority can move the round.
+    """Return the median of the claimed rounds, with one vote for each of the `largest` senders, so
+    that no minority can move the round.
 
-    A minority cannot set a round either if most nodes claim none: with a node that always claims 0,
-    each batch would count as the same round, and evidence would never accumulate.
+    Nor can a minority set a round if most nodes claim none: otherwise one node that always claims 0
+    could make each batch count as the same round, and evidence would never accumulate.
     """
     sent = Counter(completion.node for completion in batch)
     claims = defaultdict[str | None, Counter[int]](Counter)
@@ -241,7 +245,8 @@ def _kinds(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
-    """Pieces of `PIECE` words of the recurring phrases, so that longer and shorter ones match."""
+    """Yield pieces of `PIECE` words of a completion's recurring phrases, so that longer and shorter
+    phrases match."""
     found: dict[bytes, Phrase] = {}
     findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
     for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
@@ -262,7 +267,7 @@ def _has_exempt(verdict: Verdict) -> bool:
 
 
 def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
-    """A completion's node, with digests of its prompt, of its content, and of its first copy.
+    """Return a completion's node, with digests of its prompt, its content, and its first copy.
 
     The result is cached in the completion, since several memories ask about the same object: the
     ledger, and each rule that counts.
@@ -279,8 +284,9 @@ def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
 
 
 def _key(of: Completion, prompt: bytes) -> bytes:
-    # A slot identifies the completion among those of its node. Groups are not signed: an attacker
-    # who sends another's work again, each time under another group, must not have it counted again.
+    # A slot identifies a completion among those of its node. Groups are not signed: an attacker who
+    # resends another node's work, each time under a different group, must not have it counted
+    # again.
     group = of.group if of.slot is None else None
     parts = (of.round, of.node, group, of.slot, of.completion_ids)
     data = repr(parts).encode("utf-8", "backslashreplace")

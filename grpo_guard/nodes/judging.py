@@ -34,11 +34,11 @@ class Settings:
 
 
 class Judging:
-    """This process's comparisons, fed from the database. Not shared between threads.
+    """This process's comparisons, fed from the database. Not safe to share between threads.
 
     Args:
         settings: How the ledger judges.
-        on_changes: Called when nodes became hard or no longer are; None = not called.
+        on_changes: Function called when nodes become hard or stop being hard; may be None.
     """
 
     def __init__(self, settings: Settings, on_changes: OnChanges | None = None) -> None:
@@ -58,23 +58,23 @@ class Judging:
 
         Raises:
             sqlite3.Error: the file cannot be used now.
-            LedgerError, ValueError, TypeError: it holds odd values.
+            LedgerError, ValueError, TypeError: the file holds odd values.
         """
         _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
             released = released_until(connection)
-            if self._fed is not None:  # else it happened before this process
+            if self._fed is not None:  # otherwise the release came before this process
                 self._say(connection, [], list(dict(released.items() - self._released.items())))
             self._released = released
-            self._fed, self._pardons = None, given  # fed rounds still count against released ones
+            self._fed, self._pardons = None, given  # rounds fed so far ignore the releases
         if closed <= judged and self._fed is not None:
             return
         # If judging failed for long, nothing is left of earlier rounds.
         judged = max(judged, closed - self._work.window)
         if self._fed is None or judged - self._fed > self._work.window:
             self._start(_salt(connection))
-            # As many rounds as count, beginning with one at which evidence may start.
+            # All rounds that count, beginning with a round at which evidence may start.
             first = max(0, judged + 1 - self._work.window) // STRIDE * STRIDE
             self._work.begin_at(first)
             self._slots.begin_at(first)
@@ -116,7 +116,7 @@ class Judging:
         evidence: Mapping[str, Evidence],
         most: State,
     ) -> tuple[list[int], list[int]]:
-        """Write the marks; return the nodes that became hard and those that no longer are."""
+        """Write the marks; return the nodes that became hard and those that are no longer hard."""
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
         # work is skipped, since strangers can invent any number of names.
         columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
@@ -158,7 +158,8 @@ class Judging:
 
 
 def _salt(connection: sqlite3.Connection) -> bytes:
-    """The ledger's secret; all processes share it, or they would draw different peers."""
+    """Return the ledger's secret, created on first use. All processes share it; otherwise they
+    would draw different peers."""
     if not read_meta(connection, "salt"):
         with transaction(connection):
             if not read_meta(connection, "salt"):

@@ -30,7 +30,8 @@ logger = logging.getLogger("grpo_guard")
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[sqlite3.Connection], None]
-# Batches kept in memory while the database cannot be written; then the oldest are dropped.
+# Maximum number of batches kept in memory while the database cannot be written; beyond that, the
+# oldest are dropped.
 MAX_WAITING = 256
 _MOST_NODES = 10_000_000
 # Seconds that loading a state may wait for the file, since the caller waits for the result.
@@ -44,28 +45,30 @@ _inherited: list[sqlite3.Connection] = []
 class EvidenceLedger:
     """Evidence per node over rounds, in one SQLite file that several processes may share.
 
-    It never raises into training. Batches that cannot be written wait in memory until the file can
-    be written again. The log reports this once; meanwhile `degraded` gives the reason.
+    Errors never reach training. Batches that cannot be written wait in memory until the file can be
+    written again. The log reports this once; meanwhile `degraded` gives the reason.
 
     A node's name must be authenticated by whatever carries the completions: evidence against a
     name that anybody can use is evidence against nobody.
 
     If ``announces`` is set, the log has a warning for each node that this process convicts, and for
-    each that is released.
+    each node that is released.
 
     Args:
-        path: The database; created if missing, in an existing folder.
+        path: Path of the database, created if missing; its folder must exist.
         alpha: Chance that any honest node of the swarm is ever classed as hard.
-        ratio: Honest nodes are rejected at most ``ratio`` times as often as their peers ...
-        offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
-        hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
-        half_life: Rounds after which evidence that is not renewed counts half.
-        max_nodes: Most names that are kept; further ones are counted together. If a name costs its
-            sender nothing, raise it no higher than the number of nodes.
+        ratio: Tolerated ratio of rejection rates: an honest node is rejected at most ``ratio``
+            times as often as its peers, plus ``offset``.
+        offset: Rate added to the tolerance of ``ratio``. 0.01 allows for ten verifiers with a
+            false-rejection rate of 0.001 each.
+        hostile: Maximum share of a node's peers that may be hostile, in [0, 0.5].
+        half_life: Number of rounds after which evidence that is not renewed counts half.
+        max_nodes: Maximum number of names kept; further names are counted together. If a name costs
+            its sender nothing, raise this no higher than the number of nodes.
 
     Raises:
         ValueError: an argument is out of range.
-        LedgerError: the path holds something else, or cannot be a database.
+        LedgerError: the path holds something other than a ledger, or cannot hold a database.
 
     Examples:
         >>> ledger = EvidenceLedger("run.sqlite")
@@ -113,15 +116,15 @@ class EvidenceLedger:
     ) -> None:
         """Record one batch, as `Guard` does.
 
-        Abstentions and rejections by the standing itself are no evidence. Completions without a
-        node count for none of the nodes.
+        Abstentions, and rejections by the standing itself, are not evidence. Completions without a
+        node count towards none of the nodes.
 
         Args:
             batch: The completions.
-            verdicts: One for each, in order.
-            round: Round of the batch. None = the median claim of the nodes that sent the most; if
-                they claim none, batches are gathered until these nodes have 16 completions each on
-                average.
+            verdicts: One verdict per completion, in order.
+            round: Round of the batch. If None, it is the median claim of the nodes that sent the
+                most; if they claim none, batches are gathered until these nodes have 16 completions
+                each on average.
 
         Raises:
             ValueError: there is not one verdict per completion.
@@ -140,9 +143,10 @@ class EvidenceLedger:
         same.
 
         Args:
-            owed: Slots per node, for every node that takes part.
-            empty: Slots left empty, e.g. ``Counter(s.node for s in slots.missing())``.
-            round: As in `record`; None only if batches carry none either.
+            owed: Number of slots per node, for every node that takes part.
+            empty: Number of slots left empty per node, e.g.
+                ``Counter(s.node for s in slots.missing())``.
+            round: Round of the slots, as in `record`; None only if batches carry no round either.
 
         Raises:
             ValueError: the counts are inconsistent.
@@ -158,26 +162,29 @@ class EvidenceLedger:
         self._enqueue(lambda connection: write_slots(connection, round, slots, self.max_nodes))
 
     def state(self, node: str) -> State:
-        """The standing of one node; clear if it is unknown. Raises LedgerError if it cannot be
-        read."""
+        """Return the standing of one node; clear if the node is unknown. Raises LedgerError if the
+        ledger cannot be read."""
         return self._read(lambda connection: report.state_of(connection, name_bytes(node)))
 
     def standing(self, node: str) -> Standing | None:
-        """Everything known about one node; None if it is unknown. Raises LedgerError as `state`."""
+        """Return everything known about one node, or None if the node is unknown. Raises
+        LedgerError like `state`."""
         half_life = self.settings.half_life
         found = self._read(lambda c: report.standings(c, half_life, name_bytes(node)))
         return found[0] if found else None
 
     def standings(self) -> list[Standing]:
-        """Every node, the worst first. Raises LedgerError as `state`."""
+        """Return everything known about every node, the worst first. Raises LedgerError like
+        `state`."""
         return self._read(lambda c: report.standings(c, self.settings.half_life))
 
     def sybil_hints(self) -> list[SybilHint]:
-        """Recurring phrases that two or more nodes share. Raises LedgerError as `state`."""
+        """Return the recurring phrases that two or more nodes share. Raises LedgerError like
+        `state`."""
         return self._read(report.sybil_hints)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything in the ledger as plain JSON values, e.g. for a trainer's checkpoint.
+        """Return everything in the ledger as plain JSON values, e.g. for a trainer's checkpoint.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -187,7 +194,7 @@ class EvidenceLedger:
             return self._read(self._dumped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the ledger by what `state_dict` returned, for all processes.
+        """Replace the ledger's contents with what `state_dict` returned, for all processes.
 
         Raises:
             ValueError: ``state`` does not have that form; nothing is replaced.
@@ -195,7 +202,7 @@ class EvidenceLedger:
         """
         with self._lock:
             self._read(lambda connection: self._loaded(connection, state))
-            self._waiting.clear()  # it belongs to the state that was replaced
+            self._waiting.clear()  # these batches belong to the state that was replaced
             self._patience.behind(self, 0)
 
     def close(self) -> None:
@@ -214,7 +221,7 @@ class EvidenceLedger:
 
     @property
     def store_path(self) -> Path:
-        """The file that it writes to."""
+        """The file that the ledger writes to."""
         return self.path
 
     @property
@@ -222,7 +229,7 @@ class EvidenceLedger:
         return patience_with(self.path)
 
     def _dumped(self, connection: sqlite3.Connection) -> dict[str, Any]:
-        """A dump that includes the waiting batches, which a checkpoint must not lack."""
+        """Dump the ledger with its waiting batches, which must not be missing from a checkpoint."""
         if not self._waiting:
             return copies.dump(connection)
         with closing(copies.in_memory(connection)) as copied:
@@ -294,7 +301,7 @@ class EvidenceLedger:
 
     def _open(self, seconds: float = 0.0) -> sqlite3.Connection:
         if self._connection is not None and self._owner != os.getpid():
-            _inherited.append(self._connection)  # after a fork: the parent's must not be touched
+            _inherited.append(self._connection)  # after a fork: the parent's, not to be touched
             self._forget()
         elif self._connection is not None and not self.path.exists():
             logger.warning("ledger %s is gone: starting a new one", self.path)
@@ -337,5 +344,5 @@ class EvidenceLedger:
 
 
 def _wait(connection: sqlite3.Connection, seconds: float) -> None:
-    """Set how long later statements wait for another process's transaction."""
+    """Set how many seconds later statements wait for another process's transaction."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

@@ -1,24 +1,24 @@
-"""Test whether one node's work is longer than the others' over many rounds, valid at any time.
+"""Test whether one node's work is longer than other nodes' over many rounds, valid at any time.
 
 The longest of eighty honest samples is still an honest sample, so no single completion reveals that
-it was selected. But a node that always selects it is longer than the others nearly every time, and
-that can be tested.
+it was selected. But a node that always selects the longest sample sends longer work than the others
+nearly every time, and that can be tested.
 
 **Null hypothesis** for an ordered pair of nodes (i, j): given the past, the lengths of their
-completions of one prompt and one worth are exchangeable, as they are when both sample the same
-prompt with policies of equal length. Let ``D`` be the mean of ``sign(length_i - length_j)`` over
-the pairs in such a group. Swapping i and j turns D into -D, so ``E[D | past] = 0`` under the null,
-whatever the lengths are and however they depend on one another within the group.
+completions of one prompt with equal worth are exchangeable, as they are when both nodes sample the
+same prompt from policies of equal length. Let ``D`` be the mean of ``sign(length_i - length_j)``
+over the pairs in such a group. Swapping i and j turns D into -D, so ``E[D | past] = 0`` under the
+null, whatever the lengths are and however they depend on one another within the group.
 
-**Bound.** For a fixed bet ``0 < b < 1`` the mean of ``1 + b * D`` given the past is 1, and it is
-never negative (|D| <= 1): a factor of an `EProcess`, with one column for each bet. The part of the
-stake that is in reserve counts too. By Ville's inequality the e-process ever reaches c with
-probability at most 1 / c. Node i is convicted while more than half of the other nodes j have
-``E_ij >= (max_nodes - 1) / alpha``. If at most half of the others are malicious, at least one
-honest j is among those, and by the union bound over at most ``max_nodes - 1`` of them an honest
-node is *ever* convicted, over any number of rounds and looks, with probability at most alpha. The
-majority over pairs matters: in one pooled comparison, an attacker who sends very short work would
-make every honest node look long.
+**Bound.** For a fixed bet ``0 < b < 1``, the mean of ``1 + b * D`` given the past is 1, and
+``1 + b * D`` is never negative (|D| <= 1): a factor of an `EProcess`, with one column for each bet.
+The part of the stake that is in reserve counts too. By Ville's inequality the e-process ever
+reaches c with probability at most 1 / c. Node i is convicted while more than half of the other
+nodes j have ``E_ij >= (max_nodes - 1) / alpha``. If at most half of the other nodes are malicious,
+at least one of these nodes j is honest, and by the union bound over at most ``max_nodes - 1`` of
+them an honest node is *ever* convicted, over any number of rounds and looks, with probability at
+most alpha. The majority over pairs matters: in one pooled comparison, an attacker who sends very
+short work would make every honest node look long.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ FORMAT: Final = 3
 BETS: Final = (0.15, 0.4, 0.8)
 _WEIGHTS: Final = (1 / len(BETS),) * len(BETS)
 _MOST: Final = 60.0
-# A node that once sent long work can clear itself from here. All bets together reach e^60.
+# Maximum log wealth of one bet, from which a node that once sent long work can still clear itself.
+# All bets together reach at most e^60.
 _CAP: Final = _MOST - math.log(len(BETS))
-_UNWEIGHTED: Final = 2  # the format of 0.3, in which the wealth of each bet had no weight yet
+_UNWEIGHTED: Final = 2  # the format of release 0.3, where the bets' wealth had no weights yet
 _NOTHING: Final = -1e9  # the smallest log wealth in that format
 _PER_GROUP: Final = 16
 
 
 class Measured(Protocol):
-    """The parts of a completion that count: its sender, its worth and its length.
+    """The parts of a completion that the test uses: its sender, its worth and its length.
 
-    ``own`` is the length used when its own node is judged, at most ``length``. If it is less, the
-    node has to be longer by more than the difference. That only lowers ``D``, so the bound holds.
+    ``own`` is the length used when the completion's own node is judged, at most ``length``. If
+    ``own`` is less, the node has to be longer than the others by more than the difference. That
+    only lowers ``D``, so the bound holds.
     """
 
     @property
@@ -67,9 +69,11 @@ class NodeMemory(Memory):
     """Bounded running evidence per pair of nodes; safe to share between threads.
 
     Args:
-        alpha: Chance that an honest node is ever convicted; see the module.
-        max_nodes: Nodes that are followed, the first ones seen; memory grows with its square.
-        store: Keeps the evidence for several processes and the next start; None = in this object.
+        alpha: Chance that an honest node is ever convicted; see the module docstring.
+        max_nodes: Maximum number of nodes followed: the first ones seen. Memory grows with the
+            square of this number.
+        store: Where the evidence is kept for several processes and the next start; None to keep it
+            in this object only.
         name: Name of the evidence in the store.
 
     Raises:
@@ -95,7 +99,7 @@ class NodeMemory(Memory):
         super().__init__(store, name)
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
-        """Record a batch, given as groups."""
+        """Record a batch of completions, given as groups."""
 
         def stake() -> None:
             for group in groups:
@@ -107,8 +111,8 @@ class NodeMemory(Memory):
         self.change(stake)
 
     def convicted(self) -> dict[str, float]:
-        """Nodes whose work is longer than most others', with the e-value reached against each of
-        that majority."""
+        """Return the nodes whose work is longer than most other nodes', each with the e-value that
+        it reaches against every node of that majority."""
         threshold = log_threshold(self.alpha, self.max_nodes - 1)
         with self.fresh():
             against = defaultdict[str, list[float]](list)
@@ -142,7 +146,8 @@ class NodeMemory(Memory):
             self._nodes, self._pairs = nodes, pairs
 
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
-        """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
+        """Mean sign of the difference in length between completions of equal worth, per ordered
+        pair of nodes."""
         lengths: dict[float | None, dict[str, list[Measured]]] = {}
         for member in members:
             if member.node is not None and self._follows(member.node):
@@ -166,6 +171,6 @@ class NodeMemory(Memory):
 
 
 def _weighted(starts: Any, *logs: Any) -> list[Any]:
-    """Convert a row of 0.3 to the present form of `EProcess.row`."""
+    """Convert a row saved by release 0.3 to the present form of `EProcess.row`."""
     wealth = [number(log, _NOTHING, _MOST) - math.log(len(BETS)) for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]

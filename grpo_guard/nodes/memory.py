@@ -1,4 +1,5 @@
-"""Base class of all memories of nodes: one lock, kept in a store or an object, saved as JSON."""
+"""Base class of all memories of nodes, which are locked, kept in a store or an object, and saved as
+JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
 MAX_STATE = 256 * 2**20
-"""Limit on the characters read of one memory's state: our counts are bounded, but a file written
-by others may not be."""
+"""Maximum number of characters read from one memory's state: our counts are bounded, but a file
+written by others may not be."""
 MAX_UNWRITTEN = 64
-"""How many changes are kept while a file cannot be written."""
+"""Maximum number of changes kept while a file cannot be written."""
 MAX_UNREAD = 8
-"""Most unreadable states that are kept of one memory."""
+"""Maximum number of unreadable states kept for one memory."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
@@ -39,9 +40,10 @@ CREATE TABLE IF NOT EXISTS memories (
 class Memory:
     """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
-    Without a store, or with a temporary one, it is only in this object and is not written. In a
-    store, a second memory of the same name gets a suffix. If the store has no memory of this name
-    yet, the one that an earlier release saved under the name ``former`` is continued.
+    Without a store, or with a temporary one, the memory exists only in this object and is not
+    written. In a store, a second memory of the same name gets a suffix. If the store has no memory
+    of this name yet, the memory that an earlier release saved under the name given by ``former`` is
+    continued.
 
     A state that this guard cannot read, because it is another guard's or damaged, is kept in the
     store under another name and is never overwritten.
@@ -62,7 +64,7 @@ class Memory:
 
     @property
     def store_path(self) -> Path | None:
-        """The file that it writes to; None = it exists in this process only."""
+        """The file that the memory writes to; None if the memory exists only in this process."""
         return self._path
 
     def _begin(self) -> None:
@@ -72,7 +74,8 @@ class Memory:
         # written meanwhile, they are applied to its state, so that no evidence of either is lost.
         self._unwritten: deque[Callable[[], object]] = deque(maxlen=MAX_UNWRITTEN)
         self._dropped = self.lost = 0
-        # Version of a state in the file that cannot be read, and why. The next write renames it.
+        # The version of a state in the file that cannot be read, and the reason. The next write
+        # renames that state.
         self._unread: tuple[int, str] | None = None
         self._warned = False
 
@@ -96,7 +99,7 @@ class Memory:
                     connection.close()  # rolls back anything not committed
 
     def change(self, apply: Callable[[], T]) -> T:
-        """Apply one change to the memory, see `held`, and return what ``apply`` returns."""
+        """Apply one change to the memory (see `held`), and return what ``apply`` returns."""
         with self.held(apply):
             return apply()
 
@@ -115,16 +118,16 @@ class Memory:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain JSON values."""
+        """Return the state as plain JSON values."""
         with self.fresh():
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by one that `state_dict` returned; raises ValueError for another
+        """Replace the state with one that `state_dict` returned; raises ValueError for any other
         form."""
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)
-            self._unwritten.clear()  # they belong to the state that was replaced
+            self._unwritten.clear()  # these changes belong to the state that was replaced
             self._dropped = 0
 
     @abstractmethod
@@ -136,7 +139,8 @@ class Memory:
         """Implement `load_state_dict`; raise and change nothing if the state is malformed."""
 
     def _taken_up(self) -> sqlite3.Connection | None:
-        """The locked file, with its state loaded; None if there is no file or it is degraded."""
+        """Lock the file, load its state, and return the connection; None if there is no file or it
+        cannot be used."""
         if self._path is None:
             return None
         connection = None
@@ -205,12 +209,12 @@ class Memory:
             )  # fmt: skip
         self._version, self._unread, self._warned = row[1], None, False
         self._unwritten.clear()
-        self._dropped = 0  # the state that is written includes them
+        self._dropped = 0  # the state just written includes the dropped changes
         patience_with(self._path).behind(self, 0)
         return True
 
     def _rename_unread(self, connection: sqlite3.Connection) -> str | None:
-        """Rename the state that could not be read; return its new name, None if it is gone."""
+        """Rename the state that could not be read; return its new name, or None if it is gone."""
         query = "SELECT count(*) FROM memories WHERE name GLOB ?"
         (before,) = connection.execute(query, (f"{self._key}_unread_*",)).fetchone()
         # At the limit, the latest one is replaced; the oldest ones are worth most and are kept.

@@ -1,9 +1,9 @@
-"""Limit how long batches wait for a file that another process has locked: once, not every time.
+"""Limit how long batches wait for a file that another process has locked: only one of them waits.
 
 A process that hangs while it writes keeps SQLite's lock for as long as it lives. So everything in
-this process that writes to one file shares one `Patience`. After one wait in vain, the others
-continue at once with the state they have, and keep their changes until the lock is free. Reading
-needs no lock.
+this process that writes to one file shares one `Patience`. After one wait in vain, all other
+writers continue at once with the state they have, and keep their changes until the lock is free.
+Reading needs no lock.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ MOST_AGAIN: Final = 300.0
 
 
 class Patience:
-    """How long this process waits for one file. Threads may share it.
+    """Decides how long this process waits for one file. Threads may share a `Patience`.
 
     Attributes:
-        waits: How many waits were in vain.
+        waits: Number of waits in vain.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.waits = 0
         self._again = AGAIN
-        self._waits_from: float | None = None  # None = the last write was no wait in vain
+        self._waits_from: float | None = None  # None unless the last write waited in vain
         self._behind: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def seconds(self) -> float:
-        """How long the next write may wait, in seconds; 0 if one has waited in vain lately.
+        """Return how long the next write may wait, in seconds; 0 if a write has waited in vain
+        lately.
 
         Even with 0 seconds a write is tried, which costs nothing.
         """
@@ -49,7 +50,7 @@ class Patience:
         now = time.monotonic()
         if now < self._waits_from:
             return 0.0
-        self._waits_from = now + self._again  # of several threads, one waits
+        self._waits_from = now + self._again  # only one of several threads waits
         return WAIT
 
     def in_vain(self, waited: float) -> None:
@@ -83,7 +84,7 @@ class Patience:
 
     @property
     def waiting(self) -> int:
-        """Batches that wait to be written, over all ledgers and memories of the file."""
+        """Number of batches that wait to be written, over all ledgers and memories of the file."""
         return sum(self._behind.values())
 
 
@@ -91,7 +92,7 @@ _of: dict[Path, Patience] = {}
 
 
 def patience_with(path: Path) -> Patience:
-    """This process's `Patience` for a file."""
+    """Return this process's `Patience` for a file."""
     return _of.setdefault(path.absolute(), Patience(path))
 
 
@@ -103,9 +104,9 @@ def locked(error: BaseException) -> bool:
 
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
-    """Metrics of these files or, with None, of all files that this process has used:
-    ``guard/store_waits``, how often it waited in vain, and ``guard/store_waiting``, batches that
-    are not written yet. Empty if both are 0."""
+    """Return metrics of these files or, if None, of all files that this process has used:
+    ``guard/store_waits``, the number of waits in vain, and ``guard/store_waiting``, the number of
+    batches not written yet. Empty if both are 0."""
     of = list(_of) if paths is None else {path.absolute() for path in paths}
     known = [_of[path] for path in of if path in _of]
     waits = sum(patience.waits for patience in known)

@@ -1,7 +1,7 @@
 """Release a node that was wrongly found hard: clear its marks and stop counting its past.
 
 Decay alone would take one to three half-lives, and a node whose evidence is still there would be
-accused again at its next rejection. The node's totals keep what it did.
+accused again at its next rejection. The node's totals still record what it did.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
-"""Key of the number of releases."""
+"""The ledger's key for the number of releases."""
 _UNTIL = "pardoned until, node "
 
 
 def release(path: Path, node: str) -> None:
     """Clear one node in a ledger that may be in use; running guards follow at their next batch.
 
-    If it continues to be rejected as often, it is found hard again. If its model is honest but
-    weaker, raise ``offset``.
+    If the node continues to be rejected as often, it is found hard again. If its model is honest
+    but weaker, raise ``offset``.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be written, or does not know the node.
@@ -39,15 +39,15 @@ def release(path: Path, node: str) -> None:
 
 
 def pardons(connection: sqlite3.Connection) -> int:
-    """How many releases there were; a changed number means that everything is judged anew."""
+    """Return the number of releases so far; when it changes, everything is judged anew."""
     return read_meta(connection, PARDONS)
 
 
 def pardoned(
     connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
 ) -> None:
-    """Remove what is held against released nodes in rounds up to their release; as peers of others
-    they still count fully. Changes the tallies, by round and node id, in place."""
+    """Remove what is held against released nodes in rounds up to their release; as peers of other
+    nodes they still count in full. Changes ``rounds``, tallies by round and node id, in place."""
     until = released_until(connection)
     for by_round in rounds if until else ():
         for clock, tallies in by_round.items():
@@ -57,7 +57,7 @@ def pardoned(
 
 
 def released_until(connection: sqlite3.Connection) -> dict[int, int]:
-    """The ids of nodes that were released, and the last round that does not count against each."""
+    """Return the ids of released nodes, with the last round that does not count against each."""
     query = "SELECT key, value FROM meta WHERE key LIKE ?"
     rows = connection.execute(query, (f"{_UNTIL}%",))
     return {int(key.removeprefix(_UNTIL)): clock for key, clock in rows}

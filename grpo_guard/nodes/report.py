@@ -21,22 +21,25 @@ MAX_HINTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of one node. Counts cover its whole life.
+    """The standing of one node. Counts cover the node's whole life.
 
     Args:
-        node: Its name, with control characters escaped.
-        state: State of its work; only "hard" has consequences.
-        withholds: State of its empty slots, at most "soft".
-        judged, rejected: Completions that were accepted or rejected, and how many were rejected.
-        abstained: Completions on which no verdict was reached.
-        others_judged, others_rejected: The same of all other nodes.
-        log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
-        level: Evidence over the threshold when it last rose, decayed since; 1 makes a node hard.
-        peers: Nodes that it was compared with; fewer than two give no evidence.
-        since, last_round: By the ledger's own count, when it entered the state and last sent work.
-        owed, empty: Slots it was to fill, and how many of those it left empty.
-        reasons: Kinds of findings it was rejected for, with counts, most frequent first.
-        released: An operator released it, and nothing has been judged since.
+        node: The node's name, with control characters escaped.
+        state: State of the node's work; only "hard" has consequences.
+        withholds: State of the node's empty slots, at most "soft".
+        judged, rejected: Number of completions accepted or rejected, and number rejected.
+        abstained: Number of completions on which no verdict was reached.
+        others_judged, others_rejected: The same two numbers for all other nodes together.
+        log_e: Natural logarithm of the e-value of the node's rejections, after the last closed
+            round.
+        level: Ratio of the evidence to the threshold when the evidence last rose, decayed since; 1
+            makes a node hard.
+        peers: Number of peers that the node was compared with; fewer than two give no evidence.
+        since, last_round: Rounds, by the ledger's own count, in which the node entered its state
+            and last sent work.
+        owed, empty: Number of slots that the node had to fill, and number it left empty.
+        reasons: Kinds of findings the node was rejected for, with counts, most frequent first.
+        released: Whether an operator released the node and none of its work was judged since.
     """
 
     node: str
@@ -59,16 +62,16 @@ class Standing:
 
     @property
     def rate(self) -> float | None:
-        """Share of rejected completions; None before the first."""
+        """Share of the node's judged completions that were rejected; None before the first."""
         return self.rejected / self.judged if self.judged else None
 
     @property
     def others_rate(self) -> float | None:
-        """The same for all other nodes."""
+        """Share of all other nodes' judged completions that were rejected; None without any."""
         return self.others_rejected / self.others_judged if self.others_judged else None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return the standing as plain JSON values."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields |= {"state": self.state.value, "withholds": self.withholds.value}
         reasons = [{"kind": kind, "count": count} for kind, count in self.reasons]
@@ -77,10 +80,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class SybilHint:
-    """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
+    """Nodes whose rejected work shares a recurring phrase. Only a hint: honest nodes may quote too.
 
-    The excerpt is its beginning in the work of one of them, the count that of the completions with
-    it from the node that repeats it most.
+    ``excerpt`` is the beginning of the phrase in the work of one of the nodes; ``count`` is the
+    number of completions with the phrase from the node that repeats it most.
     """
 
     nodes: tuple[str, ...]
@@ -88,13 +91,14 @@ class SybilHint:
     count: int
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return the hint as plain JSON values."""
         return {"nodes": list(self.nodes), "excerpt": self.excerpt, "count": self.count}
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Nodes, the worst first; phrases that several of them share; notes for the reader."""
+    """Contents of a ledger for a reader: nodes, the worst first; phrases that several nodes share;
+    and notes."""
 
     rounds: int
     nodes: list[Standing]
@@ -102,7 +106,7 @@ class Shown:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return the contents as plain JSON values."""
         return {
             "rounds": self.rounds,
             "nodes": [node.to_dict() for node in self.nodes],
@@ -122,7 +126,7 @@ def read(path: Path, node: str | None = None) -> Shown:
 
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
-    # Stored levels are those at renewal; their decay uses the half-life of the writing process.
+    # Levels are stored as of their renewal; their decay uses the half-life of the writing process.
     half_life = read_meta(connection, "half_life_thousandths") / 1000 or 50.0
     names = (None,) if node is None else stored_names(node)
     nodes = next(filter(None, (standings(connection, half_life, name) for name in names)), [])
@@ -155,7 +159,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
 def standings(
     connection: sqlite3.Connection, half_life: float, name: bytes | None = None
 ) -> list[Standing]:
-    """All nodes, or one, the worst first; may raise sqlite3.Error."""
+    """Return the standings of all nodes, or of one, the worst first. May raise sqlite3.Error."""
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
         "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
@@ -197,7 +201,8 @@ def standings(
 
 
 def state_of(connection: sqlite3.Connection, name: bytes) -> State:
-    """The standing of one node's work; clear if it is unknown. May raise sqlite3.Error."""
+    """Return the state of one node's work; clear if the node is unknown. May raise
+    sqlite3.Error."""
     query = (
         "SELECT state FROM marks JOIN nodes ON nodes.id = marks.node WHERE name = ? AND kind = ?"
     )
@@ -206,7 +211,8 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
 
 
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
-    """Phrases of two or more nodes, those of most nodes first; may raise sqlite3.Error."""
+    """Return the phrases that two or more nodes share, the most widely shared first. May raise
+    sqlite3.Error."""
     query = (
         "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
         "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"

@@ -1,4 +1,4 @@
-"""Write batches: one transaction each, idempotent, bounded.
+"""Write batches to the ledger: one transaction each, idempotent and bounded.
 
 A batch is recorded as a whole or not at all, so a process may be killed at any time. A recorded
 completion is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries and
@@ -23,20 +23,22 @@ from grpo_guard.nodes.schema import LedgerError, chunks, transaction
 
 REMEMBERED_ROUNDS = 8
 OPEN_ROUNDS = 2
-# Names cost strangers nothing. Beyond this many, new ones are counted together.
+# Names cost strangers nothing. Beyond this many, new names are counted together.
 MAX_NODES = 10_000
 MAX_REASONS = 24
 MAX_PHRASES = 200
-# Most rejections of one node's answers to one prompt that are held against it. If a verifier
-# misreads one of these answers, it misreads them all, even if the other nodes' answers differ.
+# Maximum number of rejections of one node's answers to one prompt that are held against the node.
+# If a verifier misreads one of these answers, it misreads them all, even if the other nodes'
+# answers differ.
 MAX_HELD = 3
-# Most answers to one prompt that count in full; if there are more, each counts as a fraction.
-# Otherwise three of hundreds would be below the tolerance, and a node could poison a whole group.
+# Maximum number of answers to one prompt that count in full; if there are more, each counts as a
+# fraction. Otherwise three rejections among hundreds of answers would be below the tolerance, and a
+# node could poison a whole group.
 MAX_JUDGED = 12
-# If rounds are not numbered, a round is full once the nodes that sent most are at least this many
-# and sent at least this much each on average. Otherwise, if a trainer passes on single completions,
-# each would become a round with nothing to compare. At the maximum a round is full in any case, or
-# two nodes alone could fill it for ever.
+# If rounds are not numbered, a round is full once there are at least FULL_NODES nodes that sent the
+# most, with at least FULL_EACH completions each on average. Otherwise, if a trainer passes on
+# single completions, each would become a round with nothing to compare. A round with FULL_MOST
+# completions is full in any case; otherwise two nodes alone could fill it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 _MOST = 2**62
 
@@ -73,8 +75,8 @@ def write_slots(
     slots: Mapping[bytes, tuple[int, int]],
     most: int = MAX_NODES,
 ) -> None:
-    """Record (owed, empty) slots per node of one round, or raise sqlite3.Error and record nothing;
-    a repeated call replaces the counts."""
+    """Record each node's (owed, empty) slots of one round, or raise sqlite3.Error and record
+    nothing; a repeated call replaces the counts."""
     with transaction(connection):
         clock = _clock(connection, round)
         if clock <= read_meta(connection, "closed"):
@@ -95,8 +97,8 @@ def write_slots(
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> int:
-    """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
-    Raises LedgerError if the file holds something else there."""
+    """Read a counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
+    Raises LedgerError if the stored value is not a count."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return _count(key, None if row is None else row[0])
 
@@ -110,11 +112,12 @@ def _count(key: str, value: object) -> int:
 
 
 def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """The last rounds that have begun, are closed, and are judged; -1 before the first.
+    """Return the last round that has begun, the last closed and the last judged; -1 before the
+    first.
 
     Raises:
-        LedgerError: they are inconsistent. One wrong digit could stop all judging, or cause
-            billions of rounds to be judged.
+        LedgerError: the three numbers are inconsistent. One wrong digit could stop all judging, or
+            cause billions of rounds to be judged.
     """
     # One statement reads one snapshot: another process may be writing.
     last, closed, judged = connection.execute(
@@ -133,7 +136,7 @@ def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
 
 
 def count_lost(connection: sqlite3.Connection, batches: int) -> None:
-    """Record that this many batches could not be written."""
+    """Record that this many batches were lost because they could not be written."""
     with transaction(connection):
         _add(connection, "lost", batches)
 
@@ -141,10 +144,10 @@ def count_lost(connection: sqlite3.Connection, batches: int) -> None:
 def closed_rounds(
     connection: sqlite3.Connection, after: int, until: int
 ) -> tuple[dict[int, Tallies], dict[int, Tallies]]:
-    """Tallies of closed rounds by round and node id: of completions, and of slots.
+    """Return the tallies of closed rounds by round and node id: of completions, and of slots.
 
-    A round's slots are one observation between 0 and 1: what keeps a node from sending anything
-    keeps it from sending everything.
+    A node's slots in one round are a single observation between 0 and 1: whatever keeps the node
+    from filling one slot keeps it from filling all of them.
     """
     work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
     span = (after, until)
@@ -167,7 +170,8 @@ def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[En
 
 
 def _clock(connection: sqlite3.Connection, round: int | None) -> int:
-    """The ledger's own number of a round. It only increases, whatever nodes claim or a restart."""
+    """Return the ledger's own number of a round, which only increases, whatever nodes claim and
+    even after a restart."""
     if round is not None:
         query = "SELECT clock FROM clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
@@ -202,7 +206,7 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
         for node, judged, rejected in connection.execute(query, (clock,)):
             if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
                 raise LedgerError(f"expected counts, got {rejected!r:.80} of {judged!r:.80}")
-            # As fair as drawing that many of them by lot, whose mean this is (Jensen's inequality).
+            # The mean over drawing MAX_JUDGED answers by lot, so as fair (Jensen's inequality).
             part = min(1.0, MAX_JUDGED / judged)
             held = min(rejected * part, MAX_HELD)
             for k, value in enumerate((judged * part, rejected * part, held)):
@@ -222,7 +226,7 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
 def _nodes(
     connection: sqlite3.Connection, names: Iterable[bytes], clock: int, most: int
 ) -> dict[bytes | None, int]:
-    """Ids by name; new names beyond ``most`` are left out."""
+    """Return the nodes' ids by name, adding new names; those beyond ``most`` are left out."""
     found: dict[bytes | None, int] = {}
     asked = list(dict.fromkeys(names))
     for some in chunks(asked):

@@ -1,11 +1,12 @@
-"""Evidence of one prompt against each node that answered it, from comparing the answers.
+"""Evidence from one prompt against each node that answered it, by comparing the answers.
 
 Prompts differ in difficulty, and models in what they find difficult, so nodes are compared within a
 prompt and never across prompts.
 
 **Draw.** For one prompt, draw one answer of each node. Let b_i be 1 if the answer of node i has the
 finding, and B the sum of b over node i and a set S of its peers. What follows does not depend on
-which answer is drawn, so neither on how many a node sent nor on how similar they are.
+which answer is drawn, so it depends neither on how many answers a node sent nor on how similar they
+are.
 
 **Null hypothesis** for node i. Given how difficult the prompt is, the b are independent, and the
 odds of b_i = 1 are at most ``odds`` times those of each honest peer. These odds include the node's
@@ -18,16 +19,15 @@ next. Given B, b_i is then a draw from Fisher's noncentral hypergeometric distri
 
     E = L^b_i / (1 + (L - 1) q(B))
 
-has a mean of at most 1 under the null, since it rises with b_i. So does its mean over all draws,
-and this mean is what is computed: nothing is drawn at random. The totals may be anything, so
-nothing is assumed about difficulty; a prompt on which no node or every node has the finding is no
-evidence.
+has a mean of at most 1 under the null, since E rises with b_i. So has its mean over all draws, and
+this mean is what is computed: nothing is drawn at random. The totals may be anything, so nothing is
+assumed about difficulty; a prompt on which no node or every node has the finding is no evidence.
 
 **Peers.** S must be honest, but which peers are honest is unknown. E falls as a peer has the
-finding more often, so its least value over all sets of m // 2 peers, of m nodes that answered, is
-the one for those peers that have it most often. If fewer than half of the m are malicious, some
-such set is honest, and the least value is no more than its E. So this leaves out peers that avoid
-the finding on purpose, the cheap way to make an honest node look bad.
+finding more often. So if m nodes answered, E is smallest, over all sets of m // 2 peers, for the
+peers that have the finding most often. If fewer than half of the m nodes are malicious, some such
+set is honest, and the smallest value is no more than the E of that set. This also leaves out peers
+that avoid the finding on purpose, the cheap way to make an honest node look bad.
 
 Sources: Grünwald, de Heide and Koolen, Safe Testing (arXiv 1906.07801), for conditional e-values.
 """
@@ -42,17 +42,19 @@ from typing import Final
 import numpy as np
 
 FEWEST_NODES: Final = 3
-"""If only two nodes differ, it is unclear which one is honest."""
+"""Minimum number of nodes to compare: if only two nodes differ, it is unclear which is honest."""
 BET: Final = 8.0
-"""L of the module. If 50 % of a node's answers and 5 % of its peers' have the finding, the growth
-per prompt is within a fifth of that for the best L, both for one answer each and for eight."""
+"""L of the module docstring. If 50 % of a node's answers and 5 % of its peers' have the finding,
+the growth per prompt is within a fifth of the growth for the best L, both with one answer per node
+and with eight."""
 
 
 def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
-    """Logarithm of an e-value against each node; empty if too few nodes answered.
+    """Return the logarithm of an e-value against each node; empty if too few nodes answered.
 
-    ``shares`` are, by node, the share of its answers to one prompt that has the finding; ``odds``
-    how many times an honest node's odds of it may be those of its honest peers, >= 1.
+    ``shares`` gives, for each node, the share of its answers to one prompt that have the finding;
+    ``odds`` is the maximum ratio of an honest node's odds of the finding to those of its honest
+    peers, >= 1.
     """
     if len(shares) < FEWEST_NODES:
         return {}
@@ -68,7 +70,7 @@ def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
 
 @lru_cache(maxsize=1024)
 def _log_e(share: float, peers: tuple[float, ...], odds: float) -> float:
-    """Logarithm of the mean of E over all draws, for a node's share and those of its peers."""
+    """Logarithm of the mean of E over all draws, for a node's share and its peers' shares."""
     if not share and not any(peers):
         return 0.0
     of_peers = np.ones(1)  # probability of each sum over the peers

@@ -13,15 +13,15 @@ from typing import Any
 
 
 class StateError(ValueError):
-    """A saved state does not have the expected form; ``why`` says so to an operator."""
+    """A saved state does not have the expected form; ``why`` explains this to an operator."""
 
     why = "another guard wrote it, or it is damaged"
 
 
 @contextmanager
 def reading(whose: str) -> Iterator[None]:
-    """Turn errors inside into a StateError: the state of ``whose`` is not one that ``state_dict()``
-    returned."""
+    """Turn errors inside the context into a StateError, which says that the state of ``whose`` is
+    not one that ``state_dict()`` returned."""
     try:
         yield
     except (
@@ -43,14 +43,14 @@ def require_format(state: Any, number: int) -> None:
 
 
 def whole(value: Any) -> int:
-    """An integer in [0, 2**63), or ValueError."""
+    """Return ``value`` if it is an integer in [0, 2**63); otherwise raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"number {value!r:.40}")
     return value
 
 
 def number(value: Any, least: float, most: float) -> float:
-    """A number in [least, most], or ValueError."""
+    """Return ``value`` as a float if it is a number in [least, most], or raise ValueError."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain or not least <= value <= most:
         raise ValueError(f"number {value!r:.40}")
@@ -58,7 +58,7 @@ def number(value: Any, least: float, most: float) -> float:
 
 
 def text(value: Any) -> str:
-    """A string, or TypeError."""
+    """Return ``value`` if it is a string; otherwise raise TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"text {value!r:.40}")
     return value

@@ -1,4 +1,4 @@
-"""The database: its tables, how to open it, and how to recognise other files."""
+"""The ledger's database: its tables, how to open it, and how to recognise other files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Final, TypeVar
 from grpo_guard.core.quoting import shown
 
 _MOST_COMPARED: Final = 2000
-_LONGEST: Final = 80  # characters of a name to compare, since strangers choose names
+_LONGEST: Final = 80  # number of characters of a name to compare, since strangers choose names
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
 
-# clock: the ledger's own count of rounds, with the number that the nodes use.
+# clock: the ledger's own count of rounds, with the numbers that the nodes use.
 # cells: one node's answers to one prompt, until its round is closed; rounds: their sums afterwards.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -74,17 +74,17 @@ def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
 
 
 class LedgerError(RuntimeError):
-    """The file is not a ledger or cannot be read; the message names it and what was expected."""
+    """A file is not a ledger or cannot be read; the message names it and says what was expected."""
 
 
 def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:
-    """Names of nodes as stored, in descending order of judged completions."""
+    """Yield the names of nodes as stored, in descending order of judged completions."""
     query = "SELECT name FROM nodes ORDER BY judged DESC"
     return (name for (name,) in connection.execute(query))
 
 
 def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
-    """The error for a node that is not among these names, with the one that was probably meant."""
+    """Build the error for a node that is not among these names, with the name probably meant."""
     known = [name.decode("utf-8", "backslashreplace") for name in islice(names, _MOST_COMPARED)]
     nearest = get_close_matches(node[:_LONGEST], [name[:_LONGEST] for name in known], n=1)
     hint = f"; did you mean {shown(nearest[0])}?" if nearest else ""
@@ -92,17 +92,18 @@ def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
 
 
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
-    """Open a ledger, which is created if it does not exist, in an existing folder.
+    """Open a ledger, creating it in an existing folder if it does not exist.
 
     Args:
         path: Path of the database.
-        seconds: How long to wait for another process's transaction.
-        create: False = only read, and never create a file.
+        seconds: How long to wait for another process's transaction, in seconds.
+        create: Whether to create a missing file and open it for writing; otherwise the file is only
+            read, and never created.
 
     Raises:
-        LedgerError: the file is something else, has another version, or (if ``create``) somebody
-            else can write it.
-        sqlite3.Error: it cannot be opened or written now.
+        LedgerError: the file is not a ledger, has another version, or (if ``create``) can be
+            written by somebody else.
+        sqlite3.Error: the file cannot be opened or written now.
     """
     if not create and not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")
@@ -124,7 +125,7 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
 
 
 def require_usable(path: Path) -> None:
-    """Raise LedgerError if there is something that `connect` would refuse; nothing is created."""
+    """Raise LedgerError if `connect` would refuse what is at ``path``; nothing is created."""
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: expected a path in an existing folder")
     if path.exists():
@@ -137,7 +138,7 @@ def require_usable(path: Path) -> None:
 def opened(
     path: Path, expected: str, *, seconds: float, create: bool
 ) -> Iterator[sqlite3.Connection]:
-    """`connect` for one transaction; whatever goes wrong is a LedgerError."""
+    """Open a ledger for one transaction, as `connect` does; any error becomes a LedgerError."""
     try:
         with (
             closing(connect(path, seconds=seconds, create=create)) as connection,

@@ -4,7 +4,7 @@ Evidence is measured as a multiple of the threshold: the chance that any honest 
 ever reaches 1 is at most alpha. At 1 a node is hard; at `SOFT` it is soft: watched, not punished. A
 level that new evidence does not renew halves every ``half_life`` rounds, and a hard node is
 released below `RELEASE`, so a node that was hacked once, or falsely accused, comes back. A node
-that continues is accused again at its next rejections, since its evidence is still there.
+that continues is accused again at its next rejections, since the evidence is still there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Mark:
 
     Args:
         state: The state since round ``since``.
-        level: Evidence over the threshold when it was last renewed, in round ``renewed``.
-        renewed: Counted in the ledger's own rounds.
-        since: Round in which the node entered the state.
+        level: Ratio of the evidence to the threshold when last renewed, in round ``renewed``.
+        renewed: Round in which the level was last renewed, by the ledger's own count.
+        since: Round in which the node entered the state, by the same count.
 
     Raises:
         ValueError: no ledger writes such values; the file that they come from may be broken.
@@ -52,14 +52,14 @@ class Mark:
             raise ValueError(f"mark: expected a level in [0, {MOST}] and rounds, got {self!r:.200}")
 
     def level_at(self, now: int, half_life: float) -> float:
-        """The level after decay."""
+        """Return the level in round ``now``, after decay."""
         return float(self.level * 2.0 ** (-max(0, now - self.renewed) / half_life))
 
 
 def updated(
     mark: Mark, evidence: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
 ) -> Mark:
-    """The mark after one more round, ``now``; the evidence is given as a share of the threshold.
+    """Return the mark after one more round, ``now``; ``evidence`` is a multiple of the threshold.
 
     The level is renewed only if the round added evidence (``rose``). ``half_life`` is in rounds;
     ``most`` is `State.SOFT` if this kind of evidence never makes a node hard.

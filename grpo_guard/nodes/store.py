@@ -22,18 +22,17 @@ FILE = "nodes.sqlite"
 class NodeStore:
     """Everything remembered about nodes, in one SQLite file that several processes may share.
 
-    Evidence over rounds and counted findings are rows, so processes add to the same counts. Each
-    other memory is one state. In one transaction it is loaded before a batch, if another process
+    The ledger's evidence and counts are rows, so processes add to the same counts. Every other
+    memory is a single state: in one transaction, it is loaded before a batch, if another process
     has written it since, and written back afterwards (`Memory`).
 
     Args:
-        folder: Folder of the file ``nodes.sqlite``, created if missing. None = a temporary folder,
-            removed when the process ends.
-        max_nodes: Most names that its ledger keeps, see `EvidenceLedger`.
+        folder: Folder of the file ``nodes.sqlite``, created if missing; None for a temporary folder
+            that is removed when the process ends.
+        max_nodes: Maximum number of names that the store's ledger keeps; see `EvidenceLedger`.
 
     Raises:
         ValueError: ``folder`` is not a folder and cannot be created, or may not be written.
-        LedgerError: the file in it is something else.
     """
 
     def __init__(
@@ -49,7 +48,8 @@ class NodeStore:
         self._claimed = Counter[str]()
 
     def ledger(self, **options: Any) -> EvidenceLedger:
-        """The ledger in this store's file, with the options of `EvidenceLedger`."""
+        """Open the ledger in this store's file, with the options of `EvidenceLedger`. Raises
+        LedgerError if the file is something other than a ledger."""
         return EvidenceLedger(self.path, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
@@ -64,12 +64,13 @@ class NodeStore:
 
 
 def book_name(name: str) -> str:
-    """A verifier's name, in small letters, digits and ``_``, as memories in a store are named."""
+    """Convert a verifier's name to the form of names in a store: lower-case letters, digits and
+    ``_``."""
     return re.sub("[^a-z0-9_]", "_", name.lower()).lstrip("_")[:32] or "rule"
 
 
 def in_folder(path: Path) -> Path:
-    """The store's file if ``path`` is a folder, otherwise ``path`` itself."""
+    """Return the store's file if ``path`` is a folder, otherwise ``path`` itself."""
     return path / FILE if path.is_dir() else path
 
 
@@ -84,7 +85,7 @@ def require_folder(folder: Path) -> None:
         raise _not_made(folder, error.strerror) from None
     if found is not None:
         raise _not_made(folder, found[1])
-    # Here, and not with the first batch, of which every completion would be abstained on.
+    # Fail here rather than at the first batch, where all completions would get abstentions.
     if folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(
             f"state: expected a folder that this process may read and write, got {str(folder)!r}; "

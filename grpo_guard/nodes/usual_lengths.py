@@ -1,14 +1,15 @@
 """How long a node's work usually is relative to its groups, measured on answers without reward.
 
-If models differ, an honest one may write long answers. Answers that earned a reward cannot tell its
-style from padding, since an attacker pads exactly these; answers that earned nothing can. A model
-that thinks at length is also long when it is wrong. An attacker would have to send long work for
-nothing, which takes a place in a group and teaches the swarm to avoid such work.
+If models differ, an honest model may write long answers. Answers that earned a reward cannot tell
+its style from padding, since an attacker pads exactly these; answers that earned nothing can. A
+model that thinks at length also writes at length when it is wrong. To look the same, an attacker
+would have to send long work for nothing, which takes a place in a group and teaches the swarm to
+avoid such work.
 
 If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
-unrewarded ones are, then it chooses its length for the reward. `NodeMemory` tests that: chance
-explains an answer a quarter longer than the others, but not a hundred. The five honest models that
-were measured are nowhere near conviction.
+unrewarded ones are, then the node chooses its length for the reward. `NodeMemory` tests that:
+chance explains one answer a quarter longer than the others, but not a hundred such answers. The
+five honest models that were measured are nowhere near conviction.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_NODES: Final = 4096
 _MOST: Final = 3.0
 # Number of completions that a node is judged by, since policies change as they are trained.
 _REMEMBERED: Final = 256.0
-# Rounding error of sums in another order.
+# Rounding error of sums that were added up in a different order.
 _SLACK: Final = 1e-9 * _REMEMBERED
 # Number of completions after which half of a usual length is trusted.
 _HALF: Final = 2
@@ -46,7 +47,8 @@ _ALPHA: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """One node's record: count, sum and sum of squares of log ratios to its groups."""
+    """One node's record: count, sum and sum of squares of log ratios. Each is the logarithm of a
+    completion's length relative to its group."""
 
     count: float = 0.0
     total: float = 0.0
@@ -54,26 +56,28 @@ class Usual:
 
     @property
     def excess(self) -> float:
-        """Log ratio by which it is usually longer than its groups, reduced while data are few."""
+        """Log ratio by which the node's work is usually longer than its groups', reduced while
+        there are few data."""
         return max(self.total, 0.0) / (self.count + _HALF)
 
     @property
     def most(self) -> float:
-        """The same in the node's favour: an upper estimate, since a few answers may mislead."""
+        """Upper estimate of the usual log ratio, in the node's favour, since a few answers may
+        mislead."""
         if self.count == 0:
             return 0.0
         return max(self.total, 0.0) / self.count + _UNSURE / math.sqrt(self.count)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the log ratios; 0 if too little is known."""
+        """Standard deviation of the log ratios; 0 if there are too few."""
         if self.count < _FEWEST_FOR_SPREAD:
             return 0.0
         mean = self.total / self.count
         return math.sqrt(max(self.squares / self.count - mean**2, 0.0))
 
     def after(self, log_ratio: float) -> Usual:
-        """The record after one more completion."""
+        """Return the record after one more completion."""
         kept = min(1.0, (_REMEMBERED - 1) / max(self.count, 1.0))
         clipped = min(max(log_ratio, -_MOST), _MOST)
         return Usual(
@@ -83,7 +87,8 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A rewarded completion: sender, reward, length, and length relative to what is usual."""
+    """A rewarded completion: its sender, its reward, its length, and ``own``, the length divided by
+    the ratio that is usual for its sender."""
 
     node: str
     worth: float
@@ -92,13 +97,14 @@ class Paid:
 
     @classmethod
     def of(cls, node: str, worth: float, length: int, usual: Usual) -> Paid:
-        """Compute ``own``: the length divided by the ratio that is usual for its node."""
+        """Build the record of a completion; ``own`` is its length divided by the ratio that is
+        usual for its node."""
         return cls(node, worth, length, length * math.exp(-usual.most - _ALIKE))
 
 
 class UsualLengths(Memory):
-    """Usual lengths by node; safe to share between threads. A ``store`` keeps them for several
-    processes and the next start."""
+    """Usual lengths by node; safe to share between threads. A ``store`` keeps the records for
+    several processes and the next start."""
 
     def __init__(self, *, store: NodeStore | None = None) -> None:
         self.store = store
@@ -107,13 +113,14 @@ class UsualLengths(Memory):
         self._paid = NodeMemory(alpha=_ALPHA, store=store, name="paid_lengths")
 
     def known(self) -> Mapping[str, Usual]:
-        """The current record of each node."""
+        """Return the current record of each node."""
         with self.fresh():
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
-        """Record completions that earned nothing: their node, and the logarithm of their length
-        over its peers' median. Nothing is kept for nodes beyond the first `MAX_NODES`."""
+        """Record completions that earned nothing: for each, its node and the logarithm of the ratio
+        of its length to its peers' median. Nothing is kept for nodes beyond the first
+        `MAX_NODES`."""
         seen = list(seen)
 
         def note() -> None:
@@ -128,19 +135,19 @@ class UsualLengths(Memory):
         self._paid.observe(groups)
 
     def longer_when_paid(self) -> frozenset[str]:
-        """Nodes whose rewarded work is longer than most others' by more than is usual for them.
+        """Return the nodes whose rewarded work is longer than most other nodes' by more than usual.
 
         The chance that an honest node is ever among them is at most 1 %; see `NodeMemory`.
         """
         return frozenset(self._paid.convicted())
 
     def state_dict(self) -> dict[str, Any]:
-        """All records as plain JSON values."""
+        """Return all records as plain JSON values."""
         return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all records by those that `state_dict` returned; raises ValueError for another
-        form."""
+        """Replace all records with those that `state_dict` returned; raises ValueError for any
+        other form."""
         with reading("UsualLengths"):
             paid = state["paid"]
         super().load_state_dict(state)

@@ -11,9 +11,9 @@ from grpo_guard.server.replies import RequestError
 
 
 def check_access(headers: Mapping[str, str], token: str | None) -> None:
-    """Refuse requests from web pages and without the token, with a RequestError 403 or 401. The
-    token follows ``Bearer`` or is the password of ``Basic``: trainers have no option for headers,
-    and many clients accept ``http://any:TOKEN@host``."""
+    """Refuse requests from web pages with a RequestError 403, and requests without the token with a
+    401. The token follows ``Bearer`` or is the password of ``Basic``: trainers have no option for
+    headers, and many clients accept ``http://any:TOKEN@host``."""
     # Browsers let any page post to 127.0.0.1, and name the page in Origin. A page that the
     # operator happens to visit must not feed the ledger.
     if "origin" in headers:

@@ -42,12 +42,14 @@ def create_app(
     ``GET /health``, ``/metrics``, ``/docs``.
 
     Args:
-        guard: Judges the completions.
-        rewards: Answers ``/get_reward``; None = reward 1 for every completion the guard accepts.
-        limits: Bounds on what a request may cost.
-        token: Required of every request except ``/health`` and ``/docs``; None = no token needed.
-        audit: Log of rejections; None = no log.
-        metrics: Where requests are counted; None = for this process alone.
+        guard: The guard that judges the completions.
+        rewards: Object that answers ``/get_reward``; if None, every completion that the guard
+            accepts gets a reward of 1.
+        limits: Limits on what a request may cost.
+        token: Token required of every request except those to ``/health``, ``/docs`` and
+            ``/openapi.json``; None if no token is needed.
+        audit: Log of rejections, or None for no log.
+        metrics: Where requests are counted; if None, they are counted for this process alone.
     """
     limits = limits or Limits()
     rewards = rewards or Rewards(guard)
@@ -68,7 +70,7 @@ def create_app(
         counted.write()
         if audit is not None:
             audit.close()
-        # Close it here: a signal ends the process as soon as the server has stopped.
+        # Close the ledger here: a signal ends the process as soon as the server has stopped.
         close = getattr(guard.ledger, "close", None)
         if close is not None:
             closing = threading.Thread(target=close, daemon=True)
@@ -92,7 +94,7 @@ def create_app(
 
 
 class _Endpoint:
-    """Answers one path for one method; None = for every method."""
+    """Answers requests for one path that use one method or, if None, any method."""
 
     def __init__(self, method: str | None, answers: Answers) -> None:
         self._method, self._answers = method, answers
@@ -114,7 +116,8 @@ async def _not_found(request: Request) -> Response:
 
 
 def _described() -> dict[str, tuple[str, Answers]]:
-    """Paths that need no token: they are the same in each installation and reveal nothing."""
+    """Build the paths that need no token: their replies are the same in every installation and
+    reveal nothing."""
     described = openapi()
     html = page(described)
 

@@ -21,13 +21,13 @@ from grpo_guard.server.late import awaited
 logger = logging.getLogger("grpo_guard")
 FILE_BYTES = 16 * 1024 * 1024
 FILES = 8
-"""Older files that are kept: at most `FILES` + 1 files of `FILE_BYTES` in all."""
+"""Number of older files kept, so that there are at most `FILES` + 1 files of `FILE_BYTES`."""
 SHOWN = 200
-"""Characters of a completion that a line holds, in addition to the digest of the whole text."""
+"""Number of characters of a completion that a line holds, next to the digest of the whole text."""
 
 
 class Audit:
-    """Logs rejections. Safe for several threads; each process has a file of its own.
+    """Logs rejections. Safe to share between threads; each process has a file of its own.
 
     A line has ``time`` (seconds since 1970), ``request`` (the reply's ``X-Request-Id``), ``index``,
     ``node``, ``round``, ``cause``, ``verifier``, ``p_value``, ``findings`` (kind and message), the
@@ -39,11 +39,11 @@ class Audit:
     Args:
         folder: Folder of the log; created if missing.
         name: Name of this process's file.
-        bytes: Size at which a file is rotated.
-        files: Older files to keep.
+        bytes: Size in bytes at which a file is rotated.
+        files: Number of older files to keep.
 
     Raises:
-        OSError: no file can be opened there.
+        OSError: no file can be opened in the folder.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Audit:
                 self._handler.handle(logging.makeLogRecord({"msg": line}))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the log file."""
         with contextlib.suppress(OSError):
             self._handler.close()
 
@@ -91,9 +91,9 @@ class Audit:
 
 
 def own_name(folder: Path) -> str:
-    """Name of a file in ``folder`` that no other process writes until this one ends; raises OSError
-    if nothing can be written there. It has the lowest free number: names that no later process
-    reuses, such as process ids, would leave their files behind at each start."""
+    """Return the name of a file in ``folder`` that no other process writes until this process ends;
+    raises OSError if nothing can be written there. The name has the lowest free number: with names
+    that no later process reuses, such as process ids, each start would leave files behind."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl

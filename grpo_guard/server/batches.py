@@ -1,8 +1,8 @@
 """Scoring batches: which requests are judged together, how many at once, and how long they wait.
 
-At low load a request is judged at once. While a batch is at work, new requests are collected for
-the next one. The requests of a batch share what a call costs, but nothing that affects a verdict
-(`supervise.supervised_each`): each is admitted, recorded and settled separately.
+At low load a request is judged at once. While a batch is being judged, new requests are collected
+for the next batch. The requests of a batch share the cost of a call, but nothing that affects a
+verdict (`supervise.supervised_each`): each request is admitted, recorded and settled separately.
 
 A thread cannot be killed. Its place is therefore freed when its work is done, not when its client
 is answered: otherwise requests that time out would pile up threads.
@@ -39,7 +39,8 @@ Reading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 TELLING_SECONDS = 10.0
 """Extra seconds after the deadline while the ledger records an answer: a ledger that other
-processes write to may take five, and the client should get the answer that the ledger has."""
+processes write to may take five seconds, and the client should get the answer that the ledger
+has."""
 
 
 @dataclass(eq=False)
@@ -47,10 +48,10 @@ class Job(Generic[T]):
     """One request's work.
 
     Args:
-        admit: Runs before the verifier; returns None if the verifier is not needed.
-        settle: Makes the answer from what was admitted and the verifier's verdicts on it.
-        shares_calls: Whether it may share a batch with other jobs.
-        completions, bytes: Its size.
+        admit: Function that runs before the verifier; returns None if the verifier is not needed.
+        settle: Function that makes the answer from what was admitted and the verdicts on it.
+        shares_calls: Whether the job may share a batch with other jobs.
+        completions, bytes: Size of the request.
     """
 
     admit: Callable[[], AdmittedBatch | None]
@@ -75,7 +76,7 @@ class Job(Generic[T]):
                 self.given_up.set()
 
     def wanted(self, given_up: threading.Event) -> bool:
-        """Whether a client still waits. If so, the ledger records this answer, whatever follows."""
+        """Whether a client still waits. If so, the ledger records the answer, whatever follows."""
         with self.lock:
             self.recording |= not given_up.is_set()
             return not given_up.is_set()
@@ -85,10 +86,10 @@ class Batches:
     """Runs jobs in batches, for the tasks of one event loop.
 
     Args:
-        verifier: Judges the completions.
+        verifier: The verifier that judges the completions.
         limits: How many batches run at once, how many jobs wait, and how large a batch may be.
-        pace: Shared with incoming bodies; None = none of them is large.
-        reading: Makes the context in which the verifier runs, see `Guard.reading`.
+        pace: The turns of large work, shared with incoming bodies; None if no body is large.
+        reading: Function that makes the context in which the verifier runs; see `Guard.reading`.
     """
 
     def __init__(
@@ -112,14 +113,15 @@ class Batches:
         """Wait for the job's answer, until ``deadline`` on the loop's clock; the loop stays free
         meanwhile.
 
-        A ``patient`` job may join a full queue: a part of a request that was let in.
+        A ``patient`` job, which is part of a request already let in, may join a full queue.
 
         Raises:
-            RequestError: 429 if too many jobs wait; 503 if it was not begun in time, or no thread
-                could be started for it.
-            TimeoutError: it was begun, but is not done. Its thread goes on and keeps its place.
+            RequestError: 429 if too many jobs wait; 503 if the job was not begun in time, or no
+                thread could be started for it.
+            TimeoutError: the job was begun, but is not done. Its thread goes on and keeps its
+                place.
             ClientDisconnect: the client left while the job waited.
-            Exception: whatever its work raises.
+            Exception: whatever the job's work raises.
         """
         job.large = patient or job.bytes > LARGE_BYTES
         if not patient:
@@ -158,13 +160,13 @@ class Batches:
                 return
 
     def _small(self) -> _Batch | None:
-        """The next batch of small requests; None if no batch can start yet."""
+        """Take the next batch of small requests; None if no batch can start yet."""
         clock = asyncio.get_running_loop()
         if not _drop_gone(self._waiting):
             return None
         if self._waiting[0].shares_calls and self._joined is not None:
-            # One joined batch at a time, since two would compete for the processor; but no job
-            # waits longer than `Limits.batch_wait` for a slow batch.
+            # Only one joined batch at a time, since two would compete for the processor; but no
+            # job waits longer than `Limits.batch_wait` for a slow batch.
             rest = self._joined_at + self._limits.batch_wait - clock.time()
             if rest > 0:
                 self._joined.wake(clock, rest, self._begin)
@@ -175,7 +177,7 @@ class Batches:
         return batch
 
     def _of_large(self) -> _Batch | None:
-        """The next large request or part of a stream; None if it has to wait."""
+        """Take the next large request or part of a stream; None if it has to wait."""
         clock, lane = asyncio.get_running_loop(), self._large
         if not _drop_gone(lane.waiting):
             return None
@@ -291,7 +293,7 @@ class _Batch:
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
-        """Call ``begin`` in ``rest`` seconds, unless this batch is done before."""
+        """Call ``begin`` in ``rest`` seconds, unless this batch is done before then."""
         # A loop that counts whole milliseconds fires a little early. Then set the timer once more,
         # since nothing else would call ``begin``.
         if self._waking is None or self._waking.when() <= loop.time() + 0.001:
@@ -316,7 +318,7 @@ class _Batch:
                 job.answer.set_result(result)
 
     def judge(self, verifier: CompletionVerifier) -> None:
-        """Admit, ask the verifier once, settle. Runs in a thread."""
+        """Admit the jobs, ask the verifier once, and settle the jobs. Runs in a thread."""
         attempts = [_Attempt(job) for job in self.jobs]
         known = [attempt.run(attempt.job.admit) for attempt in attempts]
         opened = [k.unsettled if k else [] for k in known]
@@ -347,7 +349,7 @@ class _Attempt:
         self._context.run(given_up_by, self.given_up, partial(job.wanted, self.given_up))
 
     def run(self, step: Callable[..., T], *args: Any) -> T | None:
-        """What the step returns; None if this or an earlier step failed."""
+        """Run a step and return its result; None if this or an earlier step failed."""
         if self.error is not None:
             return None
         try:
@@ -368,8 +370,8 @@ _NOT_RAISED = (StopIteration, TimeoutError)
 
 def _thread(verifier: CompletionVerifier, reading: Reading) -> queue.SimpleQueue[_Batch]:
     """Start a thread that judges the batches put into the returned queue; raises RuntimeError if
-    none can be started. It is a daemon: the pools of asyncio and concurrent.futures join their
-    threads at exit, so one hung verifier would keep the process from ending."""
+    no thread can be started. The thread is a daemon: the pools of asyncio and concurrent.futures
+    join their threads at exit, so one hung verifier would keep the process from ending."""
     calls: queue.SimpleQueue[_Batch] = queue.SimpleQueue()
 
     def work() -> None:

@@ -30,8 +30,9 @@ class Queries:
 
 
 def completions_in(body: bytes, limits: Limits) -> list[Completion]:
-    """The completions of ``{"completions": [...]}``. Raises RequestError 422, with ``index`` and
-    ``field`` if it concerns one completion, and 413 for more completions than allowed."""
+    """Parse the completions of ``{"completions": [...]}``. Raises RequestError 422, with ``index``
+    and ``field`` if the error concerns one completion, and 413 for more completions than
+    allowed."""
     data = _object(body, limits)
     rows = _list(data, "completions", limits)
     for name in data:
@@ -41,15 +42,17 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
 
 
 def stream_in(body: bytes, limits: Limits) -> list[Completion]:
-    """Like `completions_in`, for a request whose answer is a stream: it may hold more of them."""
+    """Like `completions_in`, for a request whose answer is a stream, which may hold `TIMES` times
+    as many completions."""
     return completions_in(body, replace(limits, completions=TIMES * limits.completions))
 
 
 def queries_in(body: bytes, limits: Limits) -> Queries:
-    """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``.
+    """Parse the lists of ``{"query": [str], "prompts": [str], "labels": [...]}``.
 
-    Further fields are meant for other reward servers and ignored. Without prompts, the whole query
-    counts as completion. Raises RequestError 422, with ``index`` if it concerns one query, and 413.
+    Other fields are meant for other reward servers and are ignored. Without prompts, the whole
+    query counts as the completion. Raises RequestError 422, with ``index`` if the error concerns
+    one query, and 413 for more queries than allowed.
     """
     data = _object(body, limits)
     queries = _list(data, "query", limits)

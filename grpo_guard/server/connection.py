@@ -1,4 +1,4 @@
-"""Connections: how long one may be idle, and what happens to a client that stops sending."""
+"""Connections: how long they may be idle, and what happens to a client that stops sending."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ BODY_BYTES = 64 * 1024
 # A body that trickles in is passed on in pieces of this many bytes: thousands of senders may
 # trickle, and each piece wakes a task.
 DROPS = 4 * 1024
-# Bytes of a stream that the kernel may buffer before the client has read them. By default it
-# buffers megabytes, so all completions would be judged for a client that reads none of the answer.
+# Bytes of a stream that the kernel may buffer before the client has read them. By default the
+# kernel buffers megabytes, so that all completions would be judged even for a client that reads
+# none of the answer.
 STREAM_BYTES = 64 * 1024
 CONNECTION = "connection"
 """The key of the `Connection` in a request's state."""
@@ -33,7 +34,8 @@ class Connection(H11Protocol):
     """An HTTP/1.1 connection of uvicorn that is closed when the client takes too long.
 
     A client that has sent its request may close its side and still listen. A client that has gone
-    looks the same until something is sent to it, so we send ``100 Continue``, which clients skip.
+    looks the same until something is sent, so the server sends ``100 Continue``, which clients
+    skip.
     """
 
     _closing: asyncio.TimerHandle | None = None
@@ -67,13 +69,14 @@ class Connection(H11Protocol):
         self.transport.set_write_buffer_limits(high=0)
 
     def cut(self) -> None:
-        """Drop the client and all it has not read, so that it cannot take the reply for whole."""
+        """Drop the client and everything it has not read, so that it cannot mistake the reply for a
+        complete one."""
         if self.cycle is not None:
             self.cycle.disconnected = True  # so that ending without an answer is not an error
         self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse input that is not HTTP, in the form of all other refusals."""
+        """Refuse input that is not HTTP, in the same form as all other refusals."""
         headers = [("Content-Type", "application/json"), ("Connection", "close")]
         sent = (
             h11.Response(status_code=400, headers=headers, reason="Bad Request"),
@@ -89,7 +92,8 @@ class Connection(H11Protocol):
         self._watch()
 
     def eof_received(self) -> Any:
-        """Return True to leave the connection open for the reply."""
+        """Handle the end of the client's input; return True to leave the connection open for the
+        reply."""
         if not self._answering() or self.cycle.more_body:
             return None
         self.cycle.keep_alive = False
@@ -105,8 +109,8 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(going_on))
 
     def _due(self) -> int:
-        """Bytes of a body of declared length that have not arrived. Reads a private attribute; if a
-        release of h11 renames it, bodies are read in smaller pieces."""
+        """Return how many bytes of a body of declared length have not arrived. Reads a private
+        attribute; if a release of h11 renames it, bodies are read in smaller pieces."""
         return getattr(self.conn._reader, "_remaining", 0)
 
     def _read_at_once(self, most: int) -> None:

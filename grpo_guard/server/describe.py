@@ -1,8 +1,8 @@
 """The server's OpenAPI description, and a page that shows it.
 
-The page is plain HTML without scripts. The usual viewers load theirs from another host. That host
-could then run code at an address that may query the guard, and a cluster without a network cannot
-reach it.
+The page is plain HTML without scripts. The usual viewers load their scripts from another host. That
+host could then run code at an address that may query the guard, and a cluster without a network
+could not reach that host.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STYLE = "body{font:1rem/1.5 sans-serif;max-width:50rem;margin:auto;padding:1rem
 
 
 def openapi() -> dict[str, Any]:
-    """The description, OpenAPI 3.1."""
+    """Return the server's description in OpenAPI 3.1."""
     described: dict[str, Any] = json.loads(DESCRIPTION.read_text(encoding="utf-8"))
     described["info"]["version"] = __version__
     return described
 
 
 def page(described: dict[str, Any]) -> str:
-    """The description as HTML: each path with its example, then the schemas."""
+    """Render the description as HTML: each path with its example, then the schemas."""
     info = described["info"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])}</title>"

@@ -53,7 +53,7 @@ class Service:
 
 
 class Desk:
-    """What the requests of one server share: room for bodies, batches and parsers."""
+    """Handles the requests of one server, which share room for bodies, batches and parsers."""
 
     def __init__(self, guard: Guard, limits: Limits, token: str | None, metrics: Metrics) -> None:
         self._limits, self._token = limits, token
@@ -63,14 +63,14 @@ class Desk:
         # One body at a time: parsing takes several times the body's memory, and it holds the
         # interpreter, so that everything else waits.
         self._parser = asyncio.Lock()
-        # For large bodies, which take longest and rest in between: the others do not wait for them.
+        # For large bodies, which take longest and rest in between, so that others need not wait.
         self._large_parser = asyncio.Lock()
         self._readers = Readers(limits)
         self._metrics = metrics
         self._recent = Recent()
 
     async def respond(self, service: Service, request: Request) -> Response:
-        """The reply to a request."""
+        """Answer a request with a single reply."""
 
         async def answer(sender: Sender, deadline: float) -> Response:
             answered, request_id = await self._answer_to(request, service, sender.body, deadline)
@@ -81,7 +81,8 @@ class Desk:
         return await self._counted(request, service.path, answer)
 
     async def stream(self, service: Service, answerer: Verdicts, request: Request) -> Response:
-        """Answer a request line by line. The response is sent already, or refuses the request."""
+        """Answer a request line by line. The returned response has either been sent already, or
+        refuses the request."""
 
         client = client_of(request)
 
@@ -140,13 +141,13 @@ class Desk:
             logger.info("%s: the client %s: its stream ends early", path, left)
             if connection is not None:
                 connection.cut()
-            # Without one, the server closes the unfinished reply. Either way the client cannot take
-            # it for whole.
+            # Without a `Connection`, the server closes the unfinished reply. Either way the client
+            # cannot mistake the reply for complete.
             return Sent(status_code=400)
         return Sent()
 
     async def metrics(self, request: Request) -> Response:
-        """The reply with all counts."""
+        """Answer a request for metrics with all counts."""
         try:
             check_access(request.headers, self._token)
         except RequestError as error:
@@ -179,7 +180,7 @@ class Desk:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
             async with AsyncExitStack() as stack:
-                # Read the body before it takes a turn, which a slow sender would hold.
+                # Read the body before it takes a turn: a slow sender would hold up that turn.
                 with place:
                     body = self._intake.body(request, deadline)
                     sender = await stack.enter_async_context(body)
@@ -256,7 +257,8 @@ class Desk:
 
 
 def _timed(seconds: list[float], work: Callable[..., T], *given: Any) -> T:
-    """What ``work`` returns; appends the processor seconds that it took in this thread."""
+    """Return what ``work`` returns, and append to ``seconds`` the processor seconds that the work
+    took in this thread."""
     began = time.thread_time()
     try:
         return work(*given)
@@ -265,7 +267,7 @@ def _timed(seconds: list[float], work: Callable[..., T], *given: Any) -> T:
 
 
 class Sent(Response):
-    """A reply that was sent already."""
+    """A reply that has already been sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pass

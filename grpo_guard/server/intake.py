@@ -1,9 +1,9 @@
 """Request bodies on their way in, before they take a turn.
 
 A slow sender holds nothing that others need: a body takes no turn until all of it has arrived, it
-must keep up a minimum rate, and all bodies together share a fixed number of bytes. When those run
-out, the slowest senders are asked to retry, and clients that are slow to fetch a stream are cut
-off; if the bodies at work already fill the room, the senders wait.
+must keep up a minimum rate, and all bodies together share a fixed number of bytes. When this room
+runs out, the slowest senders are asked to retry, and clients that are slow to fetch a stream are
+cut off; if bodies at work already fill the room, the senders wait.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ class Sender:
         self.started, self.clock = started, clock
         self.body = b""
         self.held = 0
-        self.waits: float | None = None  # for room, since then: not counted against it
+        self.waits: float | None = None  # start of a wait, which does not count against the sender
         self.fetches = self.dropped = False
         self.fetches_since = started
 
     def rate(self, now: float) -> float:
-        if self.fetches:  # dropped before all that send, the largest body first
+        if self.fetches:  # dropped before clients that still send, the largest body first
             return -self.held
         return self.held / ((self.waits or now) - self.started + 0.1)
 
 
 class Intake:
-    """Reads bodies, for the tasks of one event loop; large ones at the ``pace``, in between small
-    requests."""
+    """Reads request bodies, for the tasks of one event loop; large bodies at the given ``pace``, in
+    between small requests."""
 
     def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
         self._limits, self._pace = limits, pace or Pace()
         self._room = limits.flight_bytes
         self._held = 0  # bytes of all bodies
-        self._whole = 0  # bytes of those that have arrived
+        self._whole = 0  # bytes of bodies that have arrived
         self._coming: set[Sender] = set()  # and clients that are slow to fetch
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     @asynccontextmanager
     async def body(self, request: Request, deadline: float) -> AsyncIterator[Sender]:
-        """Read all of a request's body, whose bytes count until the context ends.
+        """Read all of a request's body; its bytes take up room until the context ends.
 
         Raises:
-            RequestError: 413 if it is too large; 408 if it is too slow; 503 if there is no room by
-                ``deadline`` on the loop's clock, or others needed the room more.
+            RequestError: 413 if the body is too large; 408 if it arrives too slowly; 503 if there
+                is no room by ``deadline`` on the loop's clock, or others needed the room more.
             ClientDisconnect: the client left.
         """
         started = asyncio.get_running_loop().time()
@@ -80,7 +80,7 @@ class Intake:
     @asynccontextmanager
     async def fetching(self, sender: Sender, seconds: float) -> AsyncIterator[None]:
         """Give a client ``seconds`` to fetch a part of its answer, while the context is open.
-        Raises ClientDisconnect if it took longer, or was slow while others needed its room."""
+        Raises ClientDisconnect if it takes longer, or is slow while others need its room."""
 
         sender.fetches_since = asyncio.get_running_loop().time()
 
@@ -142,12 +142,12 @@ class Intake:
             ) from None
 
     async def _turn(self, request: Request, sender: Sender, deadline: float) -> None:
-        """Wait for the next turn of a large body; senders that wait for one hold nothing."""
+        """Wait for the next turn of a large body; a sender that waits holds up nobody else."""
         await self._waits(sender, deadline, self._pace.turn(client_of(request), PIECE))
         sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
 
     async def _waits(self, sender: Sender, deadline: float, what: Awaitable[None]) -> None:
-        """Await something that the sender cannot hasten; that time does not count against it."""
+        """Await something that the sender cannot hasten, without counting the time against it."""
         now = asyncio.get_running_loop().time
         sender.waits = now()
         sender.clock.reschedule(deadline)
@@ -156,7 +156,7 @@ class Intake:
         sender.waits = None
 
     def _until(self, started: float, received: int, deadline: float) -> float:
-        """The time at which the sender has fallen behind; the first seconds are free."""
+        """Return the time at which the sender counts as too slow; the first seconds are free."""
         limits = self._limits
         patience = limits.body_patience + received / limits.body_rate
         return min(started + min(patience, limits.body_seconds), deadline)
@@ -190,7 +190,7 @@ class Intake:
             self._waiting.popleft()
 
     def _drop_the_slowest(self, size: int) -> None:
-        """Drop the slowest senders, if they hold the room and not bodies that have arrived."""
+        """Drop the slowest senders, unless the room is held by bodies that have already arrived."""
         if self._whole + size > self._room:
             return
         now = asyncio.get_running_loop().time()
@@ -208,7 +208,7 @@ class Intake:
 
 
 def client_of(request: Request) -> str:
-    """The address that a request comes from; all clients behind a proxy share the proxy's."""
+    """Return the address that a request comes from; clients behind a proxy share its address."""
     return request.client.host if request.client else ""
 
 

@@ -1,7 +1,7 @@
-"""Work that no client waits for any more: its verdicts do not reach the ledger or fill a place.
+"""Work that no client waits for any more: its verdicts neither reach the ledger nor fill a place.
 
-A thread cannot be stopped. When its client got an abstention for each completion, or has gone, the
-work goes on, and its verdicts would count against nodes although no client got them. The client
+A thread cannot be stopped. After its client has got an abstention for each completion, or has left,
+the work goes on, and its verdicts would count against nodes although no client got them. The client
 asks again, and the verdicts that it gets then are the ones that count.
 """
 
@@ -40,7 +40,8 @@ class UntilLate:
 
 
 def given_up() -> threading.Event | None:
-    """The event that is set once no client waits for this thread's work; None outside a request."""
+    """Return the event that is set once no client waits for this thread's work; None outside a
+    request."""
     return _given_up.get()
 
 
@@ -55,15 +56,16 @@ def until_late(ledger: Ledger | None) -> Ledger | None:
 
 
 def given_up_by(event: threading.Event, wanted: Callable[[], bool]) -> None:
-    """Set the event that gives up this context's work, and the question whether its verdicts are
-    still wanted, which `UntilLate` asks first."""
+    """Set the event that gives up this context's work, and the function that `UntilLate` asks
+    before it records."""
     _given_up.set(event)
     _wanted.set(wanted)
 
 
 @contextlib.asynccontextmanager
 async def while_it_waits(request: Request, leave: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``leave`` when the client of a request that was read goes away, or time runs out."""
+    """Call ``leave`` when the client of a request that was read goes away, or when the context ends
+    with an error, such as a timeout."""
 
     async def watch() -> None:
         with contextlib.suppress(RuntimeError, OSError):  # raised by a connection that breaks

@@ -1,41 +1,47 @@
-"""What one request may cost."""
+"""Limits on what one request may cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
 FLIGHT_BODIES = 16
-# Largest body that is parsed in the event loop, which blocks everything else for about a
-# millisecond. Handing it to a thread would take a tenth of that.
+# Maximum size, in bytes, of a body that is parsed in the event loop, which blocks everything else
+# for about a millisecond. Handing the body to a thread would take a tenth of that.
 PARSED_AT_ONCE = 16 * 1024
-# Most bytes of bodies that are judged together. A rule takes about 12 us a character at worst, so
-# texts delay the others in their batch by little more than a second. A larger body waits in a lane
-# of its own.
+# Maximum total size, in bytes, of bodies that are judged together. A rule takes about 12 us a
+# character at worst, so texts delay the others in their batch by little more than a second. A
+# larger body waits in a lane of its own.
 LARGE_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a server; a request beyond them is refused, or answered with abstentions.
+    """Limits of a server; a request that exceeds them is refused, or answered with abstentions.
 
     Args:
-        seconds: From a request's arrival to its answer. OpenRLHF gives up after 180.
-        running: Batches judged at once; also bounds the threads.
-        waiting: Requests that may wait for their turn; further ones get 429.
-        batch_size: Completions that are judged together, from requests that may share a batch. A
-            request with more is a batch of its own.
-        batch_wait: Seconds that such a request waits for the batch at work, to be judged with the
-            requests that arrive meanwhile; then another batch begins.
-        body_bytes: Largest body. All bodies in memory may have `FLIGHT_BODIES` times that.
-        body_seconds: Seconds for a body to arrive.
-        body_rate: Bytes a second that must arrive, on average after the first `body_patience`.
+        seconds: Maximum time from a request's arrival to its answer, in seconds. OpenRLHF gives up
+            after 180.
+        running: Maximum number of batches judged at once; also limits the number of threads.
+        waiting: Maximum number of requests that wait for their turn; further ones get a 429.
+        batch_size: Maximum number of completions judged together, from requests that may share a
+            batch. A request with more completions is a batch of its own.
+        batch_wait: Maximum time, in seconds, that a request which may share a batch waits for the
+            batch at work, to be judged together with requests that arrive meanwhile; after that,
+            another batch begins.
+        body_bytes: Maximum size of a body in bytes. All bodies in memory together may have
+            `FLIGHT_BODIES` times that.
+        body_seconds: Maximum time for a body to arrive, in seconds.
+        body_rate: Minimum number of bytes a second that must arrive, on average after the first
+            `body_patience` seconds.
         body_patience: Seconds during which a body may arrive at any rate.
-        completions: Most in one request: a short body can ask for a great many judgements.
-        streams: Open at once. Each holds its completions and one part of its answer.
-        client_streams: Open at once for one address.
+        completions: Maximum number of completions in one request: a short body can ask for a great
+            many judgements.
+        streams: Maximum number of streams open at once. Each holds its completions and one part of
+            its answer.
+        client_streams: Maximum number of streams open at once for one address.
 
     Raises:
-        ValueError: a bound is not positive.
+        ValueError: a limit is not a positive number.
     """
 
     seconds: float = 120.0

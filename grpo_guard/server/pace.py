@@ -1,4 +1,4 @@
-"""When work on large requests may go on, so that small requests find the processor free.
+"""Decides when work on large requests may go on, so that small requests find the processor free.
 
 Threads share one interpreter, and bodies are read by the loop that answers everybody. So while
 small requests come, each piece of large work (reading a megabyte of a body, parsing a body, judging
@@ -19,19 +19,19 @@ from grpo_guard.server.limits import Limits
 REST = 1.5
 """Seconds of rest per second of work, so that most small requests find the processor free."""
 LATELY = 2.0
-"""Seconds after a small request in which large work makes way for the next one."""
+"""Seconds after a small request during which large work makes way for the next small request."""
 LONGEST_REST = 5.0
-"""Seconds."""
+"""Maximum length of a rest, in seconds."""
 PIECE = 1024 * 1024
 """Bytes of a body that are read in one turn."""
 BYTE_SECONDS = 6e-9
-"""Time that the loop takes to read a byte: 11 ms for 1.9 MiB on the machine of docs/serve.md."""
+"""Seconds that the loop takes to read a byte: 11 ms for 1.9 MiB on the machine of docs/serve.md."""
 SOON = 0.002
-"""Least seconds between two turns, in which other tasks of the loop can run."""
+"""Minimum number of seconds between two turns, during which other tasks of the loop can run."""
 BUSY = 0.5
-"""Processor seconds per second of this process; above that, more work would only share them."""
+"""Share of one processor that this process may use before more large work at once gains nothing."""
 GIVE_WAY = 0.25
-"""How many seconds a body's next turn waits at most for a batch to be judged before it."""
+"""Maximum number of seconds that a body's next turn waits for a batch to be judged first."""
 
 
 class Pace:
@@ -39,7 +39,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.judging: Callable[[], bool] = lambda: False
-        """Whether large work waits to be judged; it takes turns with bodies."""
+        """Tells whether large work waits to be judged; such work takes turns with bodies."""
         self._small_at = self._rests_until = float("-inf")
         self._judged_last = True
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
@@ -50,18 +50,18 @@ class Pace:
         self._small_at = now
 
     def rest(self, now: float) -> float:
-        """Seconds until large work may go on; 0 = now."""
+        """Return the number of seconds until large work may go on; 0 if it may go on now."""
         return max(0.0, self._rests_until - now) if now - self._small_at < LATELY else 0.0
 
     def worked(self, seconds: float, now: float, *, judged: bool = False) -> None:
-        """Record the processor seconds that a large piece of work took; ``judged``: it was a batch
-        of completions."""
+        """Record the processor seconds that a large piece of work took; ``judged`` tells whether
+        the work was judging a batch of completions."""
         until = max(self._rests_until, now) + REST * seconds
         self._rests_until = min(until, now + LONGEST_REST)
         self._judged_last |= judged
 
     async def turn(self, client: str, size: int = 0) -> None:
-        """Wait until a client's large work may go on, and record ``size`` bytes of it."""
+        """Wait until a client's large work may go on, and record that ``size`` bytes are read."""
         loop = asyncio.get_running_loop()
         if self._waiting or self.rest(loop.time()):
             granted: asyncio.Future[None] = loop.create_future()
@@ -72,7 +72,7 @@ class Pace:
         self.worked(size * BYTE_SECONDS, loop.time())
 
     def _grant(self) -> None:
-        """Let the next client have a turn if it is time for one, and look again while some wait."""
+        """Let the next client have a turn if it is time, and look again while any client waits."""
         self._looks_again = None
         loop = asyncio.get_running_loop()
         rest = self.rest(loop.time())
@@ -82,12 +82,12 @@ class Pace:
                 granted.set_result(None)
                 self._judged_last = False
         if self._waiting:
-            # The task whose turn it is takes note of its work before the loop gets back to this.
+            # The task whose turn it is records its work before the loop gets back to this point.
             self._looks_again = loop.call_later(max(rest, SOON), self._grant)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """The first future that still waits, of the client whose turn it is; that client then goes
-        to the end."""
+        """Take the first future that still waits, of the client whose turn it is; that client then
+        moves to the end of the queue."""
         while self._waiting:
             client, own = next(iter(self._waiting.items()))
             del self._waiting[client]
@@ -99,7 +99,7 @@ class Pace:
         return None
 
     def _gives_way(self, now: float) -> bool:
-        """Whether a batch should be judged before the next body goes on."""
+        """Whether a batch should be judged before work on the next body goes on."""
         lately = now - self._small_at < LATELY and now < self._rests_until + GIVE_WAY
         return lately and not self._judged_last and self.judging()
 
@@ -111,7 +111,7 @@ class Lane:
     and leave a small request a third of the processor instead of half. A verifier that waits for
     another server needs no processor, though, and several of its batches should be under way.
 
-    Large batches leave a quarter of the places to others; another one begins after
+    Large batches leave a quarter of the places to others; another large batch begins after
     `Limits.batch_wait` at the earliest.
     """
 
@@ -126,13 +126,14 @@ class Lane:
 
     @property
     def at_work(self) -> int:
-        """How many large batches are at work."""
+        """Number of large batches at work."""
         return len(self._begun)
 
     def delay(self, now: float, asked: float, others: bool) -> float:
-        """Seconds until the caller should ask again whether the first in line, which has waited
-        since ``asked``, may begin; 0 = now. ``others``: small requests wait or are at work. They
-        come first, but cannot hold large ones up for longer than `Limits.batch_wait`."""
+        """Return the number of seconds until the caller should ask again whether the first in line,
+        which has waited since ``asked``, may begin; 0 if it may begin now. ``others`` tells whether
+        small requests wait or are at work: they come first, but cannot hold large ones up for
+        longer than `Limits.batch_wait`."""
         if self.at_work >= self._most:
             return self._patience
         until = asked + self._patience if others else now

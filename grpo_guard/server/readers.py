@@ -1,4 +1,4 @@
-"""Clients that read a stream: how many at once, and which are closed to make room for others."""
+"""Streams that clients read: how many are open at once, and which are closed to make room."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from grpo_guard.server.replies import RequestError
 logger = logging.getLogger("grpo_guard")
 
 SLOW_SECONDS = 3.0
-"""Seconds over one part from which a stream is slow. With less, clients that come back whenever
-they are closed would keep the server busy reading their bodies."""
+"""Seconds spent on one part after which a stream counts as slow. With a lower value, clients that
+come back whenever their streams are closed would keep the server busy reading their bodies."""
 
 
 class Readers:
     """The open streams of one event loop.
 
-    Each costs memory for its completions and for one part of its answer, so their number bounds
-    both. A client that does not read would otherwise keep its place for as long as it is allowed
-    to: when a place is needed, the client with most streams loses its slowest one first.
+    Each stream costs memory for its completions and for one part of its answer, so the number of
+    streams is limited. A client that does not read would otherwise keep its place for as long as it
+    is allowed to: when a place is needed, the client with the most streams loses its slowest stream
+    first.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -58,8 +59,8 @@ class Readers:
     @contextmanager
     def place(self, sender: Sender, client: str) -> Iterator[None]:
         """Hold a place for the sender of a request while its stream is open. Raises RequestError
-        429 if its client, or all clients together, have as many streams as they may, and read them.
-        """
+        429 if its client, or all clients together, have as many streams as allowed, and read them
+        all."""
         own = [other for other, whose in self._open.items() if whose == client]
         if len(own) >= self._limits.client_streams and not self._close_one(own):
             raise RequestError(429, "too many streams of this client are open", retry=True)

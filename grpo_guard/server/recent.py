@@ -1,8 +1,8 @@
 """Answers that may have been lost on their way, kept for clients that ask again.
 
-If a client repeats a request because the answer was lost, the request would be judged twice and
-count twice in the memory of nodes; with an identity, its envelopes are used up. A client that names
-the request in an ``Idempotency-Key`` gets the first answer again.
+If a client repeated a request because the answer was lost, the request would be judged twice and
+count twice in the memory of nodes; with an identity, its envelopes would be used up. A client that
+names the request in an ``Idempotency-Key`` gets the first answer again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grpo_guard.server.replies import ReplyBody, RequestError
 
 MOST: Final = 1024
 MOST_CHARACTERS: Final = 16 * 1024 * 1024
-"""Limit on the characters of all kept answers; the oldest are dropped first."""
+"""Maximum number of characters of all kept answers; the oldest are dropped first."""
 
 
 class Recent:
@@ -31,10 +31,10 @@ class Recent:
     async def answer(
         self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[ReplyBody, bool]]]
     ) -> ReplyBody:
-        """The answer that this request (path and body) got under the client's key, or is about to
-        get; otherwise that of ``ask``, which is kept only if the ledger recorded it. Raises
-        RequestError 429 if another request waits for this answer already, and whatever ``ask``
-        raises."""
+        """Return the answer that this request (path and body) got under the client's key, or is
+        about to get; otherwise the answer of ``ask``, which is kept only if the ledger recorded it.
+        Raises RequestError 429 if another request already waits for this answer, and whatever
+        ``ask`` raises."""
         head = f"{key}\n{path}\n".encode("utf-8", "surrogatepass")
         # In a thread: hashing megabytes here would block everything else.
         large = len(body) > PARSED_AT_ONCE

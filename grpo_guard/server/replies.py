@@ -17,7 +17,7 @@ class RequestError(Exception):
     Args:
         status: HTTP status of the reply.
         message: One sentence, which reveals nothing of the server's own state.
-        place: More fields of the reply, e.g. which completion it concerns.
+        place: Further fields of the reply, e.g. which completion the error concerns.
         retry: Whether the same request may succeed later.
     """
 
@@ -42,11 +42,12 @@ class ReplyBody:
 
 
 def as_json(content: Any) -> str:
-    """JSON in ASCII, so that lone surrogates pass; NaN and infinities become null."""
+    """Encode ``content`` as JSON in ASCII, so that lone surrogates pass; NaN and infinities become
+    null."""
     try:
         return _ENCODER.encode(content)
     except ValueError:
-        # NaN is not JSON. One in a verifier's figures would spoil the reply for all completions.
+        # NaN is not JSON. A single NaN from a verifier would spoil the reply for all completions.
         return _ENCODER.encode(_finite(content))
 
 
@@ -54,12 +55,12 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON reply."""
+    """Build a JSON reply."""
     return Response(as_json(content), status, headers, media_type="application/json")
 
 
 def refused(error: RequestError) -> Response:
-    """The reply that refuses a request and gives the reason."""
+    """Build the reply that refuses a request and gives the reason."""
     headers = {"Retry-After": "1"} if error.retry else {}
     headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
     # The rest of a refused body is not read.

@@ -41,13 +41,15 @@ class Rewards:
     """A reward function behind the guard, answering in the form of OpenRLHF's reward servers.
 
     Args:
-        guard: Its policy is adapted to what the protocol can express; see `protocol_policy`.
-        reward: ``reward(queries, prompts, labels)``; None = 1 for each accepted completion.
+        guard: The guard, whose policy is adapted to what the protocol can express; see
+            `protocol_policy`.
+        reward: Function ``reward(queries, prompts, labels)``; None for a reward of 1 for each
+            accepted completion.
 
     Attributes:
-        audit: Log of rejections; None = no log.
-        notes: For the operator: which parts of the guard's policy the protocol does not support,
-            and which labels the reward function may get.
+        audit: Log of rejections, or None for no log.
+        notes: Notes for the operator: which parts of the guard's policy the protocol does not
+            support, and which labels the reward function may get.
 
     Raises:
         FrameworkError: ``reward`` is not a function that OpenRLHF could call.
@@ -68,7 +70,8 @@ class Rewards:
             references=guard.references,
             log=guard.log,
         )
-        # Names that are logged; those of the operator's function are known once it has answered.
+        # Names that are logged; the names that the operator's function logs are known once it has
+        # answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = {name: LowestRewards() for name in LISTS}
         # The operator's own function takes its time, and each call of it takes a thread.
@@ -78,7 +81,7 @@ class Rewards:
         self._parts = adapter.parts(reward, own)
 
     def job(self, asked: Queries, request_id: str, size: int) -> Job[ReplyBody]:
-        """The work on one request; its errors are those of `of`."""
+        """Build the job for one request; its errors are those of `of`."""
 
         def settle(known: AdmittedBatch | None, found: list[Verdict]) -> ReplyBody:
             return _reply_body(self.of(asked, known, found, request_id))
@@ -86,14 +89,14 @@ class Rewards:
         return Job(partial(self.admitted, asked), settle, self._shares_calls, len(asked), size)
 
     def too_late(self, asked: Queries) -> ReplyBody:
-        """The answer of `abstained`; if the guard only watches, that of the reward function."""
+        """Return the answer of `abstained`, or of the reward function if the guard only watches."""
         if self._parts.guard.policy.watches:
             return _reply_body(self.of(asked, None, ()))
         return _reply_body(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> AdmittedBatch | None:
-        """The completions for the verifier; None = there are none, or the guard failed. Raises
-        RequestError 422 if the reward function takes labels and one is missing."""
+        """Return the completions for the verifier; None if there are none, or the guard failed.
+        Raises RequestError 422 if the reward function takes labels and a label is missing."""
         if not given:
             return None
         known: AdmittedBatch | None = self._parts.admitted(
@@ -108,9 +111,9 @@ class Rewards:
         found: Sequence[Verdict],
         request_id: str = "",
     ) -> dict[str, Any]:
-        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order,
-        from what `admitted` returned and the verifier's verdicts on its ``unsettled``. Raises
-        whatever the reward function raises."""
+        """Build the answer ``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite
+        and in order, from what `admitted` returned and the verifier's verdicts on its
+        ``unsettled``. Raises whatever the reward function raises."""
         if not given:
             return self.abstained(0)
         answer = self._parts.settled(
@@ -133,7 +136,7 @@ class Rewards:
         if not self._takes_labels:
             return given.labels or [None] * len(given)
         if given.labels is None:
-            # Empty texts instead would pay everybody if the function tests ``label in answer``.
+            # Empty labels instead would pay everybody if the function tests ``label in answer``.
             raise RequestError(
                 422, "labels: expected a list, one per query, got nothing", {"field": "labels"}
             )
@@ -147,11 +150,12 @@ class Rewards:
         return given.labels
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """Completions that were not judged earn the lowest of the latest rewards, and 0 at most.
+        """Build an answer for completions that were not judged: each earns the lowest of the latest
+        rewards, and at most 0.
 
         Raises:
-            RequestError: 503; OpenRLHF ends the run if two samples log different names, and the
-                reward function has not yet shown which names it logs. OpenRLHF asks again.
+            RequestError: 503 if the reward function has not yet shown which names it logs, since
+                OpenRLHF ends the run if two samples log different names. OpenRLHF then asks again.
         """
         if self._logged is None and count:
             raise RequestError(503, "no answer in time, and no earlier answer", retry=True)
@@ -168,10 +172,10 @@ def _reply_body(answer: dict[str, Any]) -> ReplyBody:
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
-    """The nearest policy that a reward per query can carry out, and notes on what changed.
+    """Return the nearest policy that a reward per query can carry out, and notes on what changed.
 
-    The protocol has a number for each query and knows no groups: it can neither leave a completion
-    out of its group's baseline, nor stop the run, nor compare lengths. A completion that would have
+    The protocol has one number for each query and no groups: it can neither leave a completion out
+    of its group's baseline, nor stop the run, nor compare lengths. A completion that would have
     been left out earns nothing, so that no failure becomes a reward.
     """
     if policy.watches:
@@ -192,8 +196,8 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
 
 
 def load_reward(spec: str) -> Any:
-    """The object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names; runs that file. Raises
-    ValueError if it cannot be loaded, or does not define that name."""
+    """Load the object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names, which runs that file.
+    Raises ValueError if the file or module cannot be loaded, or does not define the name."""
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ValueError(f"expected FILE.py:NAME or pkg.module:NAME, got {spec!r:.200}")
@@ -227,7 +231,7 @@ def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[A
 
 
 def _row(value: Any, count: int) -> list[float]:
-    """One finite number per query; a single number applies to all of them."""
+    """Convert a value to one finite number per query; a single number applies to all queries."""
     value = value.tolist() if hasattr(value, "tolist") else value
     row = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(row) != count:

@@ -19,12 +19,13 @@ OPEN_FILES = 131_072
 # A small request goes from thread to thread, and at each step it waits this long while another
 # thread works on a large one. Python's default of 5 ms would make it ten times slower.
 SWITCH_SECONDS = 0.0005
-# Bytes of a head at most: all clients wait while its lines are parsed.
+# Maximum size of a request's head in bytes: all clients wait while its lines are parsed.
 HEAD_BYTES = 16 * 1024
 
 
 def listen(app: ASGIApp, host: str, port: int) -> bool:
-    """Serve until SIGTERM or SIGINT, then finish requests under way. False: could not listen."""
+    """Serve until SIGTERM or SIGINT, then finish requests under way. Returns False if the server
+    could not listen."""
     prepare()
     server = server_of(app, host, port)
     try:
@@ -37,8 +38,9 @@ def listen(app: ASGIApp, host: str, port: int) -> bool:
 
 
 def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
-    """`listen` in several processes, which are replaced if they end; ``app`` names the function
-    that makes each application. False: could not listen, or no worker could start."""
+    """Like `listen`, in several processes, which are replaced if they end; ``app`` names the
+    function that makes each application. Returns False if the server could not listen, or no worker
+    could start."""
     prepare()
     try:
         # A worker whose interpreter is busy for a while is not dead.
@@ -52,7 +54,7 @@ def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
 
 
 def server_of(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
-    """A server that is not running yet."""
+    """Build a server that is not running yet."""
     return uvicorn.Server(uvicorn.Config(app, host=host, port=port, **_OPTIONS))
 
 

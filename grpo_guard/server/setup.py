@@ -36,14 +36,14 @@ class SetupError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a server is built from.
+    """The settings from which a server is built.
 
     Args:
-        config: The guard file.
-        reward: ``FILE.py:NAME`` or ``pkg.module:NAME``; None = no reward function.
+        config: Path of the guard file.
+        reward: Reward function, as ``FILE.py:NAME`` or ``pkg.module:NAME``; None for no function.
         limits: Fields of `Limits`.
-        audit: Folder of the log of rejections; None = no log.
-        counts: Folder in which several workers add up their counts; None = one process serves.
+        audit: Folder of the log of rejections, or None for no log.
+        counts: Folder in which several workers add up their counts; None if one process serves.
     """
 
     config: str
@@ -54,7 +54,7 @@ class Settings:
 
 
 def build(settings: Settings) -> tuple[Router, list[str]]:
-    """The application, and notes for the operator; raises SetupError if it cannot be built."""
+    """Build the application, and notes for the operator; raises SetupError if this fails."""
     try:
         function = None if settings.reward is None else load_reward(settings.reward)
         guard = GuardConfig.from_yaml(Path(settings.config)).build()
@@ -101,7 +101,7 @@ def hand_over(settings: Settings) -> str:
 
 
 def worker() -> Router:
-    """The application in a worker process."""
+    """Build the application in a worker process."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     prepare()
     settings = Settings(**json.loads(os.environ[_SETTINGS]))

@@ -16,18 +16,19 @@ from grpo_guard.server.replies import ReplyBody
 
 NDJSON = "application/x-ndjson"
 TIMES = 16
-"""How many times as many completions a request may have if its answer is a stream."""
+"""A request whose answer is a stream may have this many times as many completions."""
 PART = 256
-"""Completions that are judged together, unless one group has more: as in ``grpo-guard verify``."""
+"""Number of completions judged together, unless one group has more, as in ``grpo-guard verify``."""
 PART_CHARACTERS = 64 * 1024
-"""Characters of their texts: small requests share the processor with a part until it is done."""
+"""Number of characters of text from which a part is full: small requests share the processor with a
+part until it is done."""
 _NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
-    """Batches of about ``most`` completions or `PART_CHARACTERS`, in order. Consecutive answers to
-    one prompt stay together, since verifiers compare them, and so do the segments of a rollout,
-    which are judged as one."""
+    """Yield batches of about ``most`` completions or `PART_CHARACTERS`, in order. Consecutive
+    answers to one prompt stay together, since verifiers compare them, and so do the segments of a
+    rollout, which are judged as one."""
     part: list[Completion] = []
     last: tuple[int | None, str] | None = None
     rollout: Hashable = None
@@ -54,19 +55,21 @@ async def send_lines(
     limits: Limits,
     fetching: Callable[[float], AbstractAsyncContextManager[None]],
 ) -> AsyncIterator[ReplyBody]:
-    """Send the reply, and yield the answer to each part once it is on its way.
+    """Send the reply, and yield the answer to each part once that answer is on its way.
 
-    The client's reading sets the pace: the next part is judged once the last one's lines have left
-    for the network. So only one part is in memory, however many there are, and nothing is judged
-    ahead for a client that does not read.
+    The client's reading sets the pace: the next part is judged once the lines of the previous part
+    have left for the network. So only one part is in memory, however many there are, and nothing is
+    judged ahead for a client that does not read.
 
     Args:
-        send: ``send`` of the request.
-        request_id: For the reply's head.
+        send: The ``send`` callable of the request.
+        request_id: Id of the request, for the reply's head.
         completions: All completions of the request.
-        judge: Takes a part and the index of its first completion; returns the answer as lines.
-        limits: A client that fetches more slowly than a body must come in is cut off.
-        fetching: See `Intake.fetching`.
+        judge: Function that takes a part and the index of its first completion, and returns the
+            answer as lines.
+        limits: The server's limits: a client that fetches more slowly than a body must come in is
+            cut off.
+        fetching: Function that opens the context of one fetch; see `Intake.fetching`.
 
     Raises:
         ClientDisconnect: the client has left, or fetches too slowly.

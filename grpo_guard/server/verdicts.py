@@ -36,7 +36,8 @@ class Verdicts:
     def job(
         self, asked: list[Completion], request_id: str, size: int, first: int | None = None
     ) -> Job[ReplyBody]:
-        """The work on one request, or on a part of a stream whose first completion is ``first``."""
+        """Build the job for one request, or for a part of a stream; ``first`` is the index of the
+        part's first completion."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
         # An environment takes its own time, and requests of other clients should not wait for it.
@@ -82,7 +83,8 @@ class Verdicts:
 
 
 def reply_body(verdicts: Sequence[Verdict], first: int | None = None) -> ReplyBody:
-    """Verdicts as the lines of ``grpo-guard verify``, or as one list if ``first`` is None."""
+    """Encode verdicts as lines like those of ``grpo-guard verify``, or as one list if ``first`` is
+    None."""
     rows = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts, first or 0)]
     counted: Counter[str] = Counter(verdict.outcome.value for verdict in verdicts)
     if first is None:

@@ -1,17 +1,18 @@
-"""What a node signs with each completion: one byte sequence per meaning.
+"""The bytes that a node signs with each completion: one byte sequence per meaning.
 
 Two different messages never have the same bytes. The signed bytes begin with a domain of their own,
-so that no signature made for another purpose fits. The SHA-256 of the contents follows: nobody
-knows two contents with one digest, and Ed25519 would read a long completion three times. The
-contents are all fields in a fixed order, each with a tag for its kind and, if its length varies,
-the length first, so that no field can be taken for the start of the next. Numbers have fixed width,
-and log-probs are raw IEEE 754 float64: nothing is rounded to decimals, and 0.0 and -0.0 differ.
-Text is not normalised, so the signed text is, character by character, the judged text.
+so that no signature made for another purpose fits. The SHA-256 digest of the contents follows: no
+two contents with the same digest are known, and Ed25519 would have to read a long completion three
+times. The contents are all fields in a fixed order, each with a tag for its kind and, if its length
+varies, with its length in front, so that no field can be taken for the start of the next. Numbers
+have fixed width, and log-probs are raw IEEE 754 float64: nothing is rounded to decimals, and 0.0
+and -0.0 differ. Text is not normalised, so the signed text is, character by character, the judged
+text.
 
 Everything that a verifier reads is signed. Data that the exchange adds is not: `Completion.group`,
-`Completion.rollout`, and ``metadata``, of which only the envelope is kept. If a reference or a
-finish reason were not signed, an attacker could change it in another node's work and have that
-node's work rejected.
+`Completion.rollout`, and ``metadata``, where only the envelope is kept. If a reference or a finish
+reason were not signed, an attacker could change it in another node's work and have that node's work
+rejected.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class EnvelopeError(IdentityError):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a node claims about one completion, with its signature over the claims and the text.
+    """A node's claims about one completion, with its signature over the claims and the completion.
 
     Args:
         run: Name of the training run.
         round: Training round in which the completion was generated, >= 0.
         node: The signer's name for itself.
         slot: Index among the signer's completions of this prompt in this round, >= 0.
-        public_key: ``ed25519:`` and 64 digits.
-        signature: 128 hexadecimal digits.
+        public_key: The signer's public key: ``ed25519:`` and 64 hexadecimal digits.
+        signature: The signature, as 128 hexadecimal digits.
 
     Raises:
         EnvelopeError: a field has the wrong form.
@@ -80,7 +81,7 @@ class Envelope:
 
     @classmethod
     def of(cls, completion: Completion) -> Envelope | None:
-        """Return the envelope of a completion; None if it has none.
+        """Return the envelope of a completion, or None if it has none.
 
         Raises:
             EnvelopeError: the metadata entry is not an envelope.
@@ -103,7 +104,7 @@ class Envelope:
         """Decode the signature to its 64 bytes.
 
         Raises:
-            EnvelopeError: it does not have 128 hexadecimal digits.
+            EnvelopeError: the signature does not have 128 hexadecimal digits.
         """
         try:
             if isinstance(self.signature, str) and len(self.signature) == _SIGNATURE_DIGITS:
@@ -114,7 +115,7 @@ class Envelope:
         raise EnvelopeError(f"signature: expected {expected}, got {shown(self.signature)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The envelope as it is put into ``metadata``: JSON values only."""
+        """Return the envelope in the form that goes into ``metadata``: JSON values only."""
         return {name: getattr(self, name) for name in _FIELDS}
 
 
@@ -122,9 +123,9 @@ def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
     """Sign a completion, as a node does before sending it.
 
     Args:
-        completion: With ``round`` and ``slot``, and with every field as the receiver will get it:
-            any change on the way breaks the signature. ``node`` is the signer's name for itself,
-            None = its public key.
+        completion: The completion, with ``round`` and ``slot`` set, and with every field as the
+            receiver will get it: any change on the way breaks the signature. ``node`` is the
+            signer's name for itself; if None, its public key is used.
         key: The signer's key.
         run: Name of the training run.
 
@@ -149,7 +150,7 @@ def fits(envelope: Envelope, data: bytes) -> bool:
 
 
 def message(envelope: Envelope, completion: Completion) -> bytes:
-    """Return the bytes to sign: the domain, and the digest of `contents`.
+    """Return the bytes to sign: the domain, followed by the digest of `contents`.
 
     Raises:
         EnvelopeError: see `contents`.
@@ -185,7 +186,8 @@ def contents(envelope: Envelope, completion: Completion) -> bytes:
 
 
 def _spans(of: Completion) -> tuple[bytes, bytes]:
-    """Spans claimed to come from tools and users; forged ones would exempt or blame text."""
+    """Encode the spans claimed to come from tools and users; forged spans would exempt or blame
+    text."""
     if of.given is None:
         return _numbers("q", None), _numbers("q", None)
     tokens, chars = ([*chain.from_iterable(s)] for s in (of.given.tokens, of.given.chars))
@@ -196,7 +198,7 @@ def prompt_bytes(prompt: Any) -> bytes:
     """Encode a prompt injectively, except that a list and a tuple of the same parts are equal.
 
     Args:
-        prompt: As `Completion` holds it, so its depth and size are bounded.
+        prompt: The prompt as `Completion` holds it, so its depth and size are bounded.
 
     Raises:
         EnvelopeError: a part is not text, a number, bytes, null, a list or a mapping.

@@ -7,8 +7,8 @@
     review = guard.review(batch, given)
 
 A `Guard` with an ``identity`` does this by itself, in every adapter. An admitted completion has its
-signer's public key as its node. A refused one has no node, so it counts against nobody: the name on
-it may belong to a node that the sender wanted to harm.
+signer's public key as its node. A refused completion has no node, so it counts against nobody: the
+name on it may belong to a node that the sender wanted to harm.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ REFUSALS: Final[Mapping[str, str]] = {
     "contradicted": "its signer filled this slot with something else before",
     "too_many": "its signer has sent too much in this round",
 }
-"""Why a completion is refused, by the kind of the finding."""
+"""The reason for refusing a completion, by the kind of the finding."""
 ANY_ROUND: Final = 2**63
-"""For ``late``: more rounds than an envelope can be behind."""
+"""A value for ``late`` that no envelope can exceed."""
 
 
 class Admitted:
-    """Replaces an envelope in ``metadata`` once it has been checked.
+    """The marker that replaces an envelope in ``metadata`` once the envelope has been checked.
 
-    An object, since a sender could send any JSON value; pickled, it becomes a plain string.
+    It is an object because a sender could send any JSON value. Pickling turns it into a string.
     """
 
     def __copy__(self) -> Admitted:
@@ -80,7 +80,7 @@ ADMITTED: Final = Admitted()
 
 
 class Admission(NamedTuple):
-    """The outcome for a batch, in order, in the form that `Guard.review` takes.
+    """The outcome of admitting a batch, in order, in the form that `Guard.review` takes.
 
     Args:
         batch: The completions. ``node`` is the signer's public key, or None if no known key
@@ -114,7 +114,7 @@ class _Pins(Memory):
         self._ring.load_state_dict(state)
 
 
-# What is known about a completion; None: it is unsigned, and admitted without a node.
+# What is known about a completion; None if it is unsigned and admitted without a node.
 _State: TypeAlias = _Signed | Finding | Admitted | None
 
 
@@ -124,23 +124,24 @@ class Identity:
     Args:
         ring: The known keys.
         run: Name of the training run, such as ``"run-7"``; envelopes of other runs are refused.
-        unsigned: ``"admit"`` accepts work without an envelope, without a node: it is verified and
-            can earn, and counts neither for nor against any node. A bad envelope is refused all
-            the same.
-        late: How many rounds an envelope may be behind.
-        most: Completions of one key in one round; more are refused. Each takes about 200 bytes of
-            memory and 72 in a checkpoint, so an agreed key takes at most ``(late + 1) * most``
-            times that. Pinned keys, which anybody can create, share `ROOM_OF_PINNED` places
-            equally over all rounds, so that none can use up another's.
-        store: Where to keep pinned keys; None = in memory.
+        unsigned: What to do with work without an envelope. ``"admit"`` accepts it without a node:
+            it is verified and can earn a reward, but counts neither for nor against any node. A bad
+            envelope is refused all the same.
+        late: Maximum number of rounds that an envelope may be behind the current one.
+        most: Maximum number of completions of one key in one round; more are refused. Each takes
+            about 200 bytes of memory and 72 in a checkpoint, so an agreed key takes at most
+            ``(late + 1) * most`` times that. Pinned keys, which anybody can create, share
+            `ROOM_OF_PINNED` places equally over all rounds, so that no key uses up another's.
+        store: Where to keep pinned keys; None to keep them in memory.
 
     Attributes:
-        given_up: Called in the thread of `admit`; returns an event that is set once the caller no
-            longer waits, since an unanswered completion may be sent again. None = it waits.
+        given_up: A function called in the thread of `admit`. It returns an event that is set once
+            the caller no longer waits, since an unanswered completion may be sent again, or None
+            if the caller always waits.
 
     Raises:
         IdentityError: an argument is out of range.
-        ImportError: the package cryptography is missing; with the command that installs it.
+        ImportError: the cryptography package is missing; the message tells how to install it.
     """
 
     def __init__(
@@ -175,23 +176,23 @@ class Identity:
         round: int | None = None,
         together: Sequence[Hashable] | None = None,
     ) -> Admission:
-        """Establish who sent each completion, or refuse it; nothing a sender writes makes it raise.
+        """Establish who sent each completion, or refuse it; no sender's input can raise an error.
 
         Args:
-            batch: As received from the exchange. ``metadata["envelope"]`` holds the envelope;
-                ``node``, ``round`` and ``slot`` are what the exchange claims, None if nothing.
+            batch: Completions as received from the exchange. ``metadata["envelope"]`` holds the
+                envelope; ``node``, ``round`` and ``slot`` are the exchange's claims, or None.
                 A completion that was admitted before passes unchanged.
-            given: Verdicts that are known already, see `Guard.review`. They are kept, but their
-                completions lose their node too unless they are signed. Refusals are final.
-            round: The current training round: envelopes may be ``late`` rounds behind it, and not
-                ahead of it. None = unknown; then each key's own newest round counts.
-            together: For each completion, a key of the unit it came in, if an exchange carries
-                several that are used together or not at all. A unit fills its places only if one
-                key signed all of it: otherwise a relay could spoil one completion of a copy and
-                so have the signer's original refused. None = each came by itself.
+            given: Verdicts that are known already; see `Guard.review`. They are kept, but their
+                completions still lose their node unless they are signed. Refusals are final.
+            round: The current training round: envelopes may be ``late`` rounds behind it, but not
+                ahead of it. If None (unknown), each key's own newest round counts instead.
+            together: For each completion, a key of the unit it came in, for an exchange whose units
+                of several completions are used as a whole or not at all. A unit fills its places
+                only if one key signed all of it: otherwise a relay could spoil one completion of a
+                copy and so have the signer's original refused. None if each came by itself.
 
         Raises:
-            ValueError: ``given`` or ``together`` has not one entry per completion.
+            ValueError: ``given`` or ``together`` does not have one entry per completion.
         """
         known: list[Verdict | None] = [None] * len(batch) if given is None else list(given)
         if len(known) != len(batch):
@@ -219,7 +220,7 @@ class Identity:
         return Admission(admitted, known)
 
     def state_dict(self) -> dict[str, Any]:
-        """Pinned keys and recent messages, as plain JSON values."""
+        """Return pinned keys and recent messages as plain JSON values."""
         with self._lock, nullcontext() if self._pins is None else self._pins.fresh():
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
@@ -227,7 +228,7 @@ class Identity:
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: the state is malformed; then nothing changes.
+            ValueError: the state is malformed; nothing changes in this case.
         """
         # Change the store too: otherwise its keys would be loaded again before the next batch.
         with self._lock, self._held(lambda: self.ring.load_state_dict(state)):
@@ -240,8 +241,8 @@ class Identity:
             self._replays = fresh
 
     def allow_any_order(self) -> None:
-        """Accept any round from now on: for a file, whose groups are judged in an order that any
-        of its senders can change."""
+        """Accept any round from now on. For files, whose groups are judged in an order that any of
+        their senders can change."""
         self._replays.late = ANY_ROUND
 
     def __getstate__(self) -> dict[str, Any]:
@@ -264,8 +265,8 @@ class Identity:
                 self.ring.pin_key(envelope.node, envelope.public_key)
 
     def _signed(self, completion: Completion, now: int | None) -> _State:
-        """Check a signature and that it belongs where it arrived, in round ``now``; return it, the
-        reason for refusal, or None for admitted unsigned."""
+        """Check a completion's signature, and that it belongs where it arrived, in round ``now``.
+        Return the signature, the reason for refusal, or None if it is admitted unsigned."""
         try:
             if is_admitted(completion):
                 return ADMITTED
@@ -292,7 +293,7 @@ class Identity:
         return _Signed(envelope, place, signed_bytes)
 
     def _name_conflict(self, envelope: Envelope) -> Finding | None:
-        """Why a key may not sign under this name; None if it may, or may be pinned for it."""
+        """Return why a key may not sign under its name; None if it may, or may be pinned."""
         name, key = envelope.node, envelope.public_key
         if self.ring.key_of(name) not in (None, key):
             return _refusal("wrong_key", f"of {shown(name)}")
@@ -319,8 +320,9 @@ class Identity:
         return None if kind is None else _refusal(kind)
 
     def _share_of(self, key: str) -> int | None:
-        """Places of a pinned key in all of its rounds. None: a file ends by itself, and for an
-        agreed key the number of rounds that are not late is the bound."""
+        """Return the number of places of a pinned key over all of its rounds. None if there is no
+        such limit: files end by themselves, and the rounds of agreed keys are limited by ``late``.
+        """
         if self._replays.late == ANY_ROUND or not self.ring.is_pinned(key):
             return None
         return max(1, ROOM_OF_PINNED // max(self.ring.most_pinned, len(self.ring.pinned)))
@@ -341,7 +343,7 @@ def is_admitted(completion: Completion) -> bool:
     """Whether a completion is signed and has been admitted by `Identity.admit`.
 
     Raises:
-        EnvelopeError: its metadata cannot be read.
+        EnvelopeError: the completion's metadata cannot be read.
     """
     try:
         return type(completion.metadata.get(ENVELOPE)) is Admitted
@@ -358,7 +360,7 @@ def _refusal(kind: str, more: str = "") -> Finding:
 
 
 def _refuse_mixed_units(found: Sequence[_State], units: Sequence[Hashable]) -> list[_State]:
-    """Refuse signed completions of every unit that is not signed with a single key."""
+    """Refuse the signed completions of every unit that is not signed with a single key."""
     keys: dict[Hashable, set[str | None]] = {}
     for state, unit in zip(found, units, strict=True):
         key = state.envelope.public_key if isinstance(state, _Signed) else None
@@ -372,7 +374,7 @@ def _refuse_mixed_units(found: Sequence[_State], units: Sequence[Hashable]) -> l
 def _labelled(completion: Completion, state: _State) -> Completion:
     """Label a completion with its signer's key, or with no node if it has no valid signature.
 
-    Of a signed completion's ``metadata`` only the envelope's entry is kept: the rest is unsigned
+    Only the envelope's entry of a signed completion's ``metadata`` is kept: the rest is unsigned
     and may have been added on the way, and verifiers would hold it against the signer.
     """
     if isinstance(state, Admitted):

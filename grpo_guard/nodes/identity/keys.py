@@ -1,4 +1,4 @@
-"""Ed25519 keys: a node's private one in a file, and public ones as text.
+"""Ed25519 keys: a node's private key in a file, and public keys as text.
 
 A node is identified by its public key, written ``ed25519:`` and 64 lower-case hexadecimal digits.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
 
 MAX_LABEL: Final = 200
-"""Longest name of a node or a run; names are kept in memory."""
+"""Maximum number of characters in the name of a node or a run; names are kept in memory."""
 PREFIX: Final = "ed25519:"
 PRIVATE: Final = "ed25519-private"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
@@ -37,14 +37,14 @@ class IdentityError(ValueError):
 class SigningKey:
     """A node's private key.
 
-    Its `repr` shows only the public half.
+    The `repr` of a key shows only its public half.
 
     Args:
-        secret: 32 bytes from a secure source; `SigningKey.new` draws them.
+        secret: 32 bytes from a secure random source; `SigningKey.new` draws them.
 
     Raises:
-        IdentityError: not 32 bytes.
-        ImportError: the package cryptography is missing; with the command that installs it.
+        IdentityError: the secret is not 32 bytes.
+        ImportError: the cryptography package is missing; the message tells how to install it.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -63,7 +63,7 @@ class SigningKey:
         """Read the key from a file made by `write`.
 
         Raises:
-            IdentityError: it holds no key, or others than its owner may read it.
+            IdentityError: the file holds no private key, or users other than its owner may read it.
         """
         path = Path(path)
         try:
@@ -92,7 +92,7 @@ class SigningKey:
 
         Raises:
             FileExistsError: the file exists; an overwritten key would be lost.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         # Created with this mode rather than changed to it, so that nobody can open it in between.
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -100,7 +100,7 @@ class SigningKey:
             file.write(f"{PRIVATE} {self._key.private_bytes_raw().hex()}\n")
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature, 64 bytes."""
+        """Return the signature of a message, 64 bytes."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ def require_label(field: str, value: object) -> str:
     """Check that a name is short and printable on one line, and return it.
 
     Raises:
-        IdentityError: it is not.
+        IdentityError: the value is not such a name.
     """
     # No subclass of str: it could compare as one name and be signed as another.
     if (
@@ -134,7 +134,7 @@ def require_public(value: object) -> str:
     """Check a public key in its text form, and return it.
 
     Raises:
-        IdentityError: it is malformed or unsafe.
+        IdentityError: the key is malformed or unsafe.
     """
     if type(value) is str and _PUBLIC.fullmatch(value):
         # Signatures under such a key fit any message, so everybody could sign as this node.
@@ -151,7 +151,8 @@ def require_public(value: object) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """Digest of a public key for two people to compare by voice: eight groups of four digits."""
+    """Digest of a public key for two people to compare by voice, as eight groups of four hex
+    digits."""
     from hashlib import sha256
 
     digits = sha256(require_public(public).encode()).hexdigest()[:32]
@@ -160,7 +161,7 @@ def fingerprint(public: str) -> str:
 
 @lru_cache(maxsize=1024)
 def verifier_of(public: str) -> Ed25519PublicKey:
-    """Return the object that checks signatures of a key."""
+    """Return the object that checks signatures made with a key."""
     raw = bytes.fromhex(require_public(public).removeprefix(PREFIX))
     key: Ed25519PublicKey = _ed25519().Ed25519PublicKey.from_public_bytes(raw)
     return key
@@ -178,7 +179,7 @@ def is_signed(public: str, signature: bytes, message: bytes) -> bool:
 
 
 def require_crypto() -> None:
-    """Raise ImportError if the package cryptography is missing, with the remedy."""
+    """Raise ImportError, with the remedy, if the cryptography package is missing."""
     _ed25519()
 
 

@@ -1,4 +1,4 @@
-"""What each key has signed recently, so that nothing counts twice. Bounded per key."""
+"""Remember what each key has signed recently, so that nothing counts twice. Bounded per key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MOST_IN_ROUND: Final = 4096
-"""Completions of one key in one round; further ones are refused."""
+"""Maximum number of completions of one key in one round; further ones are refused."""
 ROOM_OF_PINNED: Final = 2**16
-"""Completions of all keys pinned at first use, which share them equally."""
+"""Maximum number of completions of all keys pinned at first use together, shared equally."""
 _DIGEST_BYTES: Final = 16
 
 
 class _Filler(NamedTuple):
-    """What fills a place: the digest of a message."""
+    """The message that fills a place, as a digest."""
 
     message: bytes
     given_up: threading.Event | None = None
@@ -29,7 +29,7 @@ class _Filler(NamedTuple):
 
 
 class Replays:
-    """Filled places: (key, round, prompt, slot) -> the message that filled it.
+    """Filled places: (key, round, prompt, slot) -> the message that filled the place.
 
     Only messages with a valid signature get here, and each key has its own window over the rounds
     that it signs: ``late`` rounds behind its newest, with ``most`` places each. So nobody can move
@@ -55,9 +55,10 @@ class Replays:
         ``replayed``, ``contradicted`` or ``too_many``.
 
         Args:
-            key, round, message: Of the signer, as signed.
-            given_up: Once set, the place is free again: the caller never got the answer.
-            in_all: Limit for this key over all of its rounds; None = only ``most`` applies.
+            key, round, message: The signer's key, and the round and the message that it signed.
+            given_up: Event that frees the place again once set: the caller never got the answer.
+            in_all: Maximum number of places of this key over all of its rounds; None if only
+                ``most`` applies.
         """
         message = digest(message)
         newest = self._newest.get(key, round)
@@ -80,7 +81,7 @@ class Replays:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled places, as plain JSON values."""
+        """Return the filled places as plain JSON values."""
         return {
             key: {
                 "newest": newest,
@@ -93,7 +94,7 @@ class Replays:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the current state; an error about a malformed one changes nothing."""
+        """Replace the current state; a malformed state raises an error and changes nothing."""
         newest, filled = {}, {}
         for key, kept in state.items():
             newest[str(key)] = int(kept["newest"])
@@ -105,5 +106,5 @@ class Replays:
 
 
 def digest(data: bytes) -> bytes:
-    """Digest of a place or a message."""
+    """Return the digest of a place or a message."""
     return blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -28,11 +28,11 @@ class KeyRing:
     """The known keys with their names.
 
     Args:
-        keys: Name -> public key, agreed on beforehand.
+        keys: Public keys by name, agreed on beforehand.
         pin: Whether an unknown key becomes known by its first valid signature, under the name that
-            it claims. The first to claim a name gets it; names carry no evidence.
-        most_pinned: Most keys to pin; later ones stay unknown. An attacker who makes keys without
-            end can fill this room, but never that of the agreed keys.
+            it claims. The first key to claim a name gets it; names carry no evidence.
+        most_pinned: Maximum number of keys to pin; later ones stay unknown. An attacker who makes
+            keys without end can use up these places, but never those of the agreed keys.
 
     Raises:
         IdentityError: a key is malformed, a name occurs twice, or a key has two names.
@@ -65,7 +65,8 @@ class KeyRing:
         """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
 
         Raises:
-            IdentityError: the file cannot be read, or a line is malformed; with its number.
+            IdentityError: the file cannot be read, or a line is malformed; the message gives its
+                number.
         """
         path = Path(path)
         try:
@@ -97,12 +98,12 @@ class KeyRing:
 
     @property
     def names(self) -> dict[str, str]:
-        """Public key -> name, for all known keys."""
+        """The names of all known keys, by public key."""
         return dict(self._by_key)
 
     @property
     def pinned(self) -> dict[str, str]:
-        """Name -> public key, for pinned keys."""
+        """The pinned public keys, by name."""
         return dict(self._pinned)
 
     @property
@@ -115,18 +116,18 @@ class KeyRing:
         return self._by_key.get(key) in self._pinned
 
     def key_of(self, name: str) -> str | None:
-        """The key with a name; a known key counts as a name for itself."""
+        """Return the key with a given name, or None; a known key also counts as its own name."""
         return name if name in self._by_key else self._by_name.get(name)
 
     def name_of(self, key: str) -> str | None:
-        """The name of a key."""
+        """Return the name of a key, or None if the key is unknown."""
         return self._by_key.get(key)
 
     def pin_key(self, name: str, key: str) -> None:
         """Remember a key whose signature has been checked.
 
         Raises:
-            IdentityError: it contradicts a known key or name, or there is no room.
+            IdentityError: the key or its name contradicts a known one, or there is no room.
         """
         if not self.has_room:
             raise IdentityError(f"expected at most {self.most_pinned} pinned keys, got one more")
@@ -134,11 +135,11 @@ class KeyRing:
         self._pinned[name] = key
 
     def state_dict(self) -> dict[str, Any]:
-        """The pinned keys as plain JSON values."""
+        """Return the pinned keys as plain JSON values."""
         return {"pinned": self.pinned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the pinned keys by those that `state_dict` returned.
+        """Replace the pinned keys with those that `state_dict` returned.
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: the state is malformed; nothing

@@ -12,32 +12,35 @@ from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
 from grpo_guard.judge.errors import one_line
 
 MAX_DEPTH: Final = 16
-"""How deeply a verdict's members may be nested."""
+"""Maximum depth to which a verdict's members may be nested."""
 MOST_FINDINGS: Final = 1000
-"""How many findings one verdict may have."""
+"""Maximum number of findings, and of members, that one verdict may have."""
 _MOST_TEXT: Final = 2000
 
 
 class AnswerError(ValueError):
-    """The answer does not fit the request; the message gives what was expected and what came."""
+    """The answer does not fit the request; the message gives what was expected and what arrived."""
 
 
 def verdicts_in(
     body: bytes, batch: Sequence[Completion], name: str, *, most: int, took: float
 ) -> list[Verdict]:
-    """Parse one verdict per completion, in order. Each gets our name, with the server's as member.
+    """Parse one verdict per completion, in order.
+
+    Each verdict has the name of the verifier that asked, and the server's verdict as its member.
 
     Args:
         body: Body of a reply from ``/v1/verify``.
         batch: The completions in the request.
         name: Name of the verifier that asked.
-        most: Largest size in bytes, which bounds the number of values too (`jsonl.parse_object`):
-            parsed, 68 MB of empty lists took 1.7 GB.
-        took: Seconds until the answer arrived. Longer times that a verdict claims are cut to this:
-            a single 1e300 would spoil every sum in a log.
+        most: Maximum size of the body in bytes, which also bounds the number of values
+            (`jsonl.parse_object`): 68 MB of empty lists took 1.7 GB once parsed.
+        took: Seconds until the answer arrived. Longer times that a verdict claims are cut to this
+            value: a single 1e300 would spoil every sum in a log.
 
     Raises:
-        AnswerError: there is not exactly one per completion, in order, or one is malformed.
+        AnswerError: there is not exactly one verdict per completion, in order, or a verdict is
+            malformed.
     """
     try:
         rows = parse_object(body, most).get("verdicts")
@@ -90,7 +93,7 @@ def _finding(row: Any, completion: Completion) -> Finding:
 
 
 def _span(value: Any, length: int | None) -> tuple[int, int] | None:
-    """A span inside the completion, since adapters mask tokens by it."""
+    """Check that a span lies inside the completion, since adapters mask tokens by spans."""
     if value is None:
         return None
     start, end = value

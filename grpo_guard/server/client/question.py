@@ -17,8 +17,8 @@ _USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 def row_of(completion: Completion) -> str:
     """Encode a completion for a server, as JSON in ASCII. Its ``given`` spans are sent as a claim,
-    which the server's environment may confirm. Raises TypeError or ValueError if prompt or metadata
-    cannot be represented in JSON."""
+    which the server's environment may confirm. Raises TypeError or ValueError if the prompt or the
+    metadata cannot be represented in JSON."""
     row: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(completion, name)
@@ -35,13 +35,14 @@ def requests(
 ) -> Iterator[list[int]]:
     """Yield indices into the batch, request by request; answers to one prompt stay together.
 
-    A server compares all completions in a request, so those of one prompt and round share a
-    request, wherever in the batch they are, unless they are too many for one.
+    A server compares all completions in a request, so completions of one prompt and round share a
+    request, wherever they fall in the batch, unless there are too many for one request.
 
     Args:
         batch: The completions.
-        rows: By index, the encoded completions that can be sent.
-        most, bytes: Most completions in a request, and its largest body.
+        rows: The encoded completions that can be sent, by index.
+        most, bytes: Maximum number of completions per request, and maximum size of its body in
+            bytes.
     """
     groups: dict[object, list[int]] = {}
     for place in rows:

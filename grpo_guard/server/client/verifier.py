@@ -23,7 +23,7 @@ from grpo_guard.judge.loop import background_loop
 from grpo_guard.server.client.answer import AnswerError, verdicts_in
 from grpo_guard.server.client.question import requests, row_of
 
-# Largest reply: a fixed part, and so much more per completion.
+# Maximum size of a reply in bytes: a fixed part, and an additional part per completion.
 _REPLY_BYTES = 1024 * 1024
 _VERDICT_BYTES = 256 * 1024
 _LONGEST_WAIT = 60.0
@@ -44,34 +44,37 @@ _REMEDIES = {
 
 
 class RemoteVerifier(CompletionVerifier):
-    """The verdicts of a guard on another machine.
+    """Asks a guard on another machine for its verdicts.
 
     A request that fails is retried if that may help. If the server still does not answer, refuses,
-    or answers with nonsense, the verdicts abstain. Its answers are untrusted: exactly one verdict
-    per completion, in order, with spans inside it.
+    or answers with nonsense, the verdicts abstain. The server's answers are untrusted: there must
+    be exactly one verdict per completion, in order, with spans inside the completion.
 
     Args:
         url: Address of ``grpo-guard serve``, without a path, such as ``http://127.0.0.1:8000``.
-        token_env: Environment variable with its token; may be unset.
-        request_timeout: Seconds for one request.
-        deadline: Seconds for a batch, with all its requests and retries.
-        attempts: How often a request is made at most.
-        most: Completions per request; answers to one prompt share a request if they fit.
-        max_body_mb: Largest request, like the server's own ``--max-body-mb``. A completion larger
-            than that is rejected as overlong, or abstained on if its prompt alone is too large.
-        concurrency: Requests in flight.
+        token_env: Environment variable with the server's token; may be unset.
+        request_timeout: Time limit for one request, in seconds.
+        deadline: Time limit for a batch, with all its requests and retries, in seconds.
+        attempts: Maximum number of attempts at each request.
+        most: Maximum number of completions per request; answers to one prompt share a request if
+            they fit.
+        max_body_mb: Maximum size of a request in MiB, like the server's own ``--max-body-mb``. A
+            larger completion is rejected as overlong, or abstained on if its prompt alone is too
+            large.
+        concurrency: Maximum number of requests in flight.
         name: Name to show in verdicts.
 
     Raises:
-        ValueError: an argument is out of range; without the url, which may hold a password.
-        ImportError: the HTTP client is missing; with the command that installs it.
+        ValueError: an argument is out of range. The message omits the url, which may hold a
+            password.
+        ImportError: the HTTP client is missing; the message tells how to install it.
     """
 
     name = "remote"
-    scope: Scope = "history"  # the guard there may remember
+    scope: Scope = "history"  # the server's guard may remember
     needs = "a server, grpo-guard serve; pip install 'grpo-guard[remote]'"
     steps_aside = True
-    compares_ids = True  # the answering guard does, or refuses ids
+    compares_ids = True  # the server's guard compares ids, or refuses them
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class RemoteVerifier(CompletionVerifier):
         self.request_timeout, self.deadline, self.attempts = request_timeout, deadline, attempts
         self.most, self.concurrency = most, concurrency
         self.max_bytes = int(max_body_mb * 1024 * 1024)
-        self.timeout = deadline + 30.0  # its own deadline comes first, and reports more
+        self.timeout = deadline + 30.0  # the deadline comes first, and its report says more
         _http()
 
     @property
@@ -115,7 +118,7 @@ class RemoteVerifier(CompletionVerifier):
         return background_loop().run(self.averify(batch))
 
     async def averify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """`verify`, on the running loop."""
+        """Like `verify`, but on the running event loop."""
         if not batch:
             return []
         until = time.monotonic() + self.deadline
@@ -146,7 +149,7 @@ class RemoteVerifier(CompletionVerifier):
         return [found[place] for place in range(len(batch))]
 
     def _too_large(self, completion: Completion, size: int) -> Verdict:
-        """Reject an oversized completion, or abstain if the question alone is too large."""
+        """Reject an oversized completion, or abstain if its prompt alone is too large."""
         asked = len(row_of(completion.with_labels(**_AUTHOR_FIELDS_BLANK)))
         room = f"but a request may have {self.max_bytes} bytes"
         if asked + len(_BODY) > self.max_bytes:
@@ -181,7 +184,7 @@ class RemoteVerifier(CompletionVerifier):
         return [abstain(self.name, failure.cause, str(failure))] * len(places)
 
     async def _answer(self, client: Any, body: bytes, count: int, until: float) -> bytes:
-        """The body of an answer with status 200; raises BackendError if no attempt got one."""
+        """Return the body of an answer with status 200; raises BackendError if no attempt works."""
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(int(self.attempts)),
@@ -189,7 +192,7 @@ class RemoteVerifier(CompletionVerifier):
             reraise=True,
         )
         most = _most_bytes(count)
-        # After a lost answer the server repeats it for this key, and counts no node twice.
+        # If an answer is lost, the server repeats it for this key, and counts no node twice.
         idempotent = {"Idempotency-Key": secrets.token_hex(16)}
         async for attempt in attempts:
             with attempt:
@@ -268,7 +271,7 @@ class RemoteVerifier(CompletionVerifier):
 
 
 def _most_bytes(completions: int) -> int:
-    """Largest acceptable reply about so many completions."""
+    """Return the maximum size, in bytes, of a reply about this many completions."""
     return _REPLY_BYTES + completions * _VERDICT_BYTES
 
 

@@ -21,13 +21,14 @@ class Actors:
         kind: The worker class: ``start()`` sets it up and returns a description, and
             ``read(part, ...)`` returns one answer per element.
         args: Arguments of the class.
-        resources: Per worker, by Ray's names, also fractions: ``{"CPU": 1, "GPU": 0.5}``.
-        timeout: Seconds that a part may take.
+        resources: Resources per worker, by Ray's names; fractions are allowed, as in
+            ``{"CPU": 1, "GPU": 0.5}``.
+        timeout: Maximum number of seconds that a part may take.
     """
 
     label = "ray"
     start_seconds = 600.0
-    """In which it may load a model."""
+    """Time limit for the start of a worker, in seconds, during which it may load a model."""
     absent = "what `make` needs (packages, files, GPUs) has to be on every machine of the cluster"
     error = ClusterError
 
@@ -62,11 +63,11 @@ class Actors:
             self._ray.kill(worker)
 
     def seconds(self, objects: Sequence[Any]) -> float:
-        """Seconds that a part may take."""
+        """Return the maximum number of seconds that a part may take."""
         return self._timeout
 
     def lacks(self) -> str:
-        """What an actor needs, and what is free."""
+        """Describe what an actor needs, and what the cluster has free."""
         return f"each needs {self._resources}, the cluster has {self._free()} free"
 
     def is_memory(self, error: BaseException) -> bool:
@@ -74,13 +75,14 @@ class Actors:
         return isinstance(error, self._ray.exceptions.OutOfMemoryError | MemoryError)
 
     def room(self) -> int:
-        """How many actors the cluster has room for, at least 1."""
+        """Return how many actors the cluster has room for, at least 1."""
         there = self._ray.cluster_resources()
         each = [there.get(k, 0.0) / v for k, v in self._resources.items() if v]
         return max(1, int(min(each, default=1.0)))
 
     def require_room(self, workers: int) -> None:
-        """Raise if there is no room: a cluster on this machine never grows, so do not wait."""
+        """Raise ClusterError if there is no room for this many workers: a cluster on this machine
+        never grows, so there is no point in waiting."""
         until = time.monotonic() + _ROOM_SECONDS  # released resources show up a little later
         while short := self._short_of(self._free(), workers):
             if time.monotonic() > until:
@@ -103,7 +105,8 @@ class Actors:
         return None
 
     def _require_ray(self) -> None:
-        """Check that Ray still runs; otherwise it would start a new one that nobody ends."""
+        """Raise ClusterError if Ray no longer runs; otherwise the next call would start a new
+        cluster that nobody ends."""
         if not self._ray.is_initialized():
             raise ClusterError("Ray was shut down in this process")
 
@@ -118,17 +121,17 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Join a cluster and start workers; return them with a function that ends both. It is also
-    called when ``owner`` is garbage-collected.
+    """Join a cluster and start workers; return the workers with a function that ends them and
+    leaves the cluster. The function is also called when ``owner`` is garbage-collected.
 
     Args:
         kind, args, resources, timeout: As for `Actors`.
-        workers: How many; None = as many as ``resources`` allow.
+        workers: Number of workers; None for as many as the cluster has room for.
         address: As for `connect`.
-        owner: Uses the workers.
+        owner: The object that uses the workers.
 
     Raises:
-        RayMissingError, ClusterError: see `connect`, or there is no room.
+        RayMissingError, ClusterError: as for `connect`, or there is no room.
         ValueError: a number is out of range.
     """
     if workers is not None and (type(workers) is not int or workers < 1):

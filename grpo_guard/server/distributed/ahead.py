@@ -1,9 +1,9 @@
 """Keep several batches in flight to workers, and judge them in order.
 
 Uses plain actors rather than Ray Data: completions of one prompt are judged together wherever they
-are in a file, and rules that remember nodes must see batches in file order. In Ray Data the first
-would shuffle the whole file, and the second would be one actor at its end, which could neither
-resume after the last written verdict nor report how much of the file is in memory.
+are in a file, and rules that remember nodes must see batches in file order. In Ray Data, grouping
+by prompt would shuffle the whole file, and the rules would run in one actor at the end, which could
+neither resume after the last written verdict nor report how much of the file is in memory.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from grpo_guard.server.distributed.verifier import RayVerifier
 
 T = TypeVar("T")
 BATCHES_A_WORKER: Final = 2
-"""In flight per worker: it reads one while the next waits."""
+"""Number of batches in flight per worker, which reads one batch while the next waits."""
 
 
 def on_ray(guard: Guard, **options: Any) -> RayVerifier:
-    """Move the text-reading rules of a guard to actors; its memory stays.
+    """Move the text-reading rules of a guard to actors; the guard's memory stays in this process.
 
     Args:
-        guard: Its verifier is replaced.
+        guard: The guard whose verifier is replaced.
         **options: Options of `RayVerifier`.
 
     Returns:
         The guard's new verifier; call `RayVerifier.close` at the end.
 
     Raises:
-        ValueError: none of its rules can run there, or its policy pays for abstentions.
+        ValueError: none of the guard's rules can run in actors, or its policy pays for abstentions.
         RayMissingError, ClusterError: see `RayVerifier`.
     """
     there = RayVerifier.around(guard.verifier, **options)
@@ -56,8 +56,8 @@ def judged(
 ) -> Iterator[tuple[T, list[Completion], list[Verdict]]]:
     """Judge labelled batches one after the other, each as `Guard.judge` does.
 
-    If the guard has `Workers` by number, or contains `RayVerifier`s outside spot checks, they start
-    on the next batches meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
+    If the guard has a number of `Workers`, or contains `RayVerifier`s outside spot checks, these
+    start on the next batches meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
     """
     there = list(_batch_verifiers(guard.verifier))
     here = guard.workers
@@ -88,8 +88,8 @@ def judged(
 
 
 def _batch_verifiers(verifier: CompletionVerifier) -> Iterator[RayVerifier]:
-    """The Ray verifiers inside that see whole batches. Spot checks are not sent ahead, since the
-    operator would then pay for checking everything."""
+    """Yield the Ray verifiers inside a verifier that see whole batches. Spot checks are not sent
+    ahead; otherwise the operator would pay for checking everything."""
     if isinstance(verifier, RayVerifier):
         yield verifier
     elif not isinstance(verifier, SpotCheck):

@@ -24,7 +24,7 @@ class ClusterError(WorkersError):
 
 
 def require_ray(what: str = "--engine ray") -> None:
-    """Raise RayMissingError if Ray is not installed, which ``what`` needs."""
+    """Raise RayMissingError if Ray, which ``what`` needs, is not installed."""
     if find_spec("ray") is None:
         raise RayMissingError(
             f"ray: expected to be installed for {what}; pip install 'grpo-guard[ray]'"
@@ -35,10 +35,12 @@ def connect(address: str | None = None) -> bool:
     """Join a Ray cluster, unless this process has joined one already.
 
     Args:
-        address: Address of a running cluster; None = ``RAY_ADDRESS``, or a new one on this machine.
+        address: Address of a running cluster. If None, the cluster is the one in ``RAY_ADDRESS``,
+            or else a new one on this machine.
 
     Returns:
-        Whether this call started or joined it, so that the caller has to call ``ray.shutdown()``.
+        Whether this call started or joined the cluster, so that the caller has to call
+        ``ray.shutdown()``.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -68,7 +70,8 @@ def connect(address: str | None = None) -> bool:
 
 
 class _Shared:
-    """The cluster that several users in this process share; the last one shuts down ours."""
+    """The cluster that several users in this process share. The last user to leave shuts Ray down,
+    unless the process had already joined the cluster on its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,13 +79,13 @@ class _Shared:
         self.begun = False
 
     def join(self, address: str | None) -> None:
-        """See `connect`."""
+        """Join the cluster, as `connect` does."""
         with self._lock:
             self.begun = connect(address) or self.begun
             self._users += 1
 
     def leave(self) -> None:
-        """Call once for each `join`."""
+        """Leave the cluster; call this once for each `join`."""
         with self._lock:
             self._users -= 1
             if self.begun and not self._users:
@@ -96,7 +99,7 @@ shared: Final = _Shared()
 
 
 def _check_listening(address: str) -> None:
-    """Check that something listens at an address; Ray itself tries in vain for minutes."""
+    """Check that something listens at an address; Ray itself would try in vain for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return

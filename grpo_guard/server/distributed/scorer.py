@@ -27,13 +27,13 @@ class _Described:
 
 
 class ScoringWorker:
-    """A scorer that is created in its actor."""
+    """A worker whose scorer is created in its actor."""
 
     def __init__(self, make: MakeScorer) -> None:
         self._make = make
 
     def start(self) -> _Described:
-        """Create the scorer."""
+        """Create the scorer and describe it."""
         self._scorer = self._make()
         return _Described(
             self._scorer.vocab_size, self._scorer.window, dict(self._scorer.identity())
@@ -42,7 +42,8 @@ class ScoringWorker:
     def read(
         self, part: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
     ) -> list[TokenStats | OutOfMemoryError]:
-        """Return statistics for each sequence, or an error if it does not fit even alone."""
+        """Return statistics for each sequence, or an error if the sequence does not fit into memory
+        even alone."""
         try:
             return list(self._scorer.score(part, spec, mass_margin=mass_margin))
         except OutOfMemoryError as error:
@@ -54,23 +55,23 @@ class ScoringWorker:
 
 
 class RayScorer:
-    """Scores on several GPUs, for a log-prob verifier in this process.
+    """Computes scores on several GPUs for a log-prob verifier in this process.
 
-    Everything except the scores stays here and sees whole batches: evidence about nodes, the key
-    for drawing p-values, phrases. Completions of one prompt go to one worker as far as the balance
-    allows, since a scorer runs their prompt once. Workers are replaced like those of
+    Everything except the scores stays in this process and sees whole batches: evidence about nodes,
+    the key for drawing p-values, phrases. Completions of one prompt go to one worker as far as the
+    balance allows, since a scorer runs their prompt once. Workers are replaced like those of
     `RayVerifier`. A sequence that no worker could score is treated as too large, and its verdict
     abstains.
 
-    It replays no seeds, and keeps the weights that ``make`` loads: for a policy in training, create
-    a new one when its weights change.
+    A `RayScorer` replays no seeds, and keeps the weights that ``make`` loads: for a policy in
+    training, create a new scorer when the policy's weights change.
 
     Args:
-        make: Creates a scorer in each actor, where it loads its model.
+        make: Function that creates a scorer and loads its model, in each actor.
         workers, resources, timeout, address: As for `RayVerifier`.
 
     Raises:
-        RayMissingError, ClusterError, ValueError: see `RayVerifier`.
+        RayMissingError, ClusterError, ValueError: as for `RayVerifier`.
 
     Examples:
         >>> scorer = RayScorer(load, workers=8, resources={"GPU": 1})
@@ -90,7 +91,7 @@ class RayScorer:
             ScoringWorker, (make,), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors and, with the last of them, a Ray that was started here."""
+        """`close` ends the actors and, with the last of them, a Ray cluster started here."""
         try:
             self._described: _Described = self._pool.described()
         except BaseException:
@@ -100,22 +101,22 @@ class RayScorer:
 
     @property
     def vocab_size(self) -> int:
-        """That of the workers' scorers."""
+        """Vocabulary size of the workers' scorers."""
         return self._described.vocab_size
 
     @property
     def window(self) -> int | None:
-        """That of the workers' scorers."""
+        """Context window of the workers' scorers, in tokens; None if it is unknown."""
         return self._described.window
 
     def identity(self) -> dict[str, str]:
-        """That of the workers' scorers."""
+        """Return the identity of the workers' scorers; see `Scorer.identity`."""
         return self._described.identity
 
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """See `Scorer.score`.
+        """Score sequences on the workers; see `Scorer.score`.
 
         Raises:
             OutOfMemoryError: a sequence does not fit, or no worker could score it. The halves that
@@ -146,8 +147,8 @@ class RayScorer:
 
 
 def _parts(sequences: Sequence[Encoded], workers: int) -> list[list[int]]:
-    """Split indices into parts of about equal numbers of tokens, keeping those of one prompt
-    together unless they exceed a worker's share."""
+    """Split the indices of sequences into parts of about equal numbers of tokens, keeping sequences
+    of one prompt together unless they exceed a worker's share."""
     sizes = [len(one.prompt_ids) + len(one.completion_ids) for one in sequences]
     share = max(1, sum(sizes) // workers)
     units: list[list[int]] = []

@@ -20,14 +20,15 @@ def application(
     """Make a Ray Serve application with the paths of ``grpo-guard serve``.
 
     Each replica builds the guard, from the file as it is now. Replicas share what they remember
-    about nodes only through a ``state`` folder, on one machine; so use one replica per such
-    folder, or none of them knows what the others saw.
+    about nodes only through a ``state`` folder on one machine; without a shared folder, use a
+    single replica, since several replicas would not know what the others saw.
 
     Args:
-        config: The guard, as YAML.
-        token: Required in every request except to ``/health`` and ``/docs``; None = no token.
-        limits: Limits on a request.
-        **options: Options of ``serve.deployment``: ``num_replicas``, ``ray_actor_options``.
+        config: Path of the guard file, in YAML.
+        token: Token required in every request except those to ``/health``, ``/docs`` and
+            ``/openapi.json``; None if no token is needed.
+        limits: Limits on what a request may cost.
+        **options: Options of ``serve.deployment``, such as ``num_replicas``.
 
     Raises:
         RayMissingError: Ray is not installed.

@@ -31,32 +31,34 @@ class RayVerifier(Composed):
     """Sends the parts of a batch to verifiers in Ray actors, and puts their answers in order.
 
     A verifier that judges each completion alone (scope ``"completion"``) runs in the actors as a
-    whole. For any other, only its rules' reading of each text does; whatever compares completions
-    or remembers nodes stays in this process and sees whole batches in order, as it does without
-    Ray. So the verdicts do not depend on the number of workers.
+    whole. For any other verifier, only its rules' reading of each text runs there; whatever
+    compares completions or remembers nodes stays in this process and sees whole batches in order,
+    as it does without Ray. So the verdicts do not depend on the number of workers.
 
     A worker that dies, raises, gives too few answers or none in time is replaced, and its part
-    retried elsewhere in halves. A completion that costs three workers, each alone on a new one,
-    **abstains**: its author can cause that, but so can a failing machine. So
+    retried elsewhere in halves. A completion that costs three workers, each time alone on a new
+    worker, gets an **abstention**: its author can cause that, but so can a failing machine. So
     ``Policy(on_abstain="pass")`` is refused. Ray exchanges pickles: all machines must trust each
     other.
 
     Args:
-        make: Creates the verifier in each actor and loads its model there. Sent by cloudpickle.
-        workers: Number of actors; None = as many as the cluster has room for now.
-        resources: Per actor, by Ray's names, also fractions: ``{"GPU": 0.5}`` puts two scorers on
-            one GPU. The default is one ``CPU``.
-        timeout: Seconds for one part, which has at most 250,000 tokens.
-        decide: Creates the part that compares and remembers, in this process, if it is needed: the
-            same verifier, with its memory. None = ``make``.
-        alone: True: you guarantee that your verifier's verdict depends only on the completion
-            itself. False: only its rules' reading runs in the actors. None = ask the verifier.
-        address: Address of a running cluster; None = ``RAY_ADDRESS``, the cluster this process has
-            joined, or a new one on this machine, which ends with `close`.
+        make: Function that creates the verifier and loads its model, in each actor. It is sent by
+            cloudpickle.
+        workers: Number of actors; None for as many as the cluster has room for now.
+        resources: Resources per actor, by Ray's names; fractions are allowed: ``{"GPU": 0.5}`` puts
+            two scorers on one GPU. The default is one ``CPU``.
+        timeout: Time limit for one part, which has at most 250,000 tokens, in seconds.
+        decide: Function that creates, in this process, the part that compares and remembers, if one
+            is needed: the same verifier, with its memory. If None, ``make`` is used.
+        alone: Whether the verifier's verdict depends only on the completion itself. True is your
+            guarantee that it does; with False, only the reading of its rules runs in the actors;
+            None asks the verifier.
+        address: Address of a running cluster. If None, the cluster is the one in ``RAY_ADDRESS``,
+            the one this process has joined, or a new one on this machine, which ends with `close`.
 
     Raises:
         RayMissingError: Ray is not installed.
-        ClusterError: the cluster cannot be reached, or no worker starts; with the reason.
+        ClusterError: the cluster cannot be reached, or no worker starts; the message says why.
         ValueError: a number is out of range, or nothing in the verifier can run in actors.
 
     Examples:
@@ -64,7 +66,7 @@ class RayVerifier(Composed):
     """
 
     is_elsewhere = True
-    """Its own workers read for its rules, and those of the guard do not."""
+    """Whether the verifier's own workers read for its rules, and the guard's workers do not."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class RayVerifier(Composed):
             Worker, (make, alone), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors and, with the last of them, a Ray that was started here."""
+        """`close` ends the actors and, with the last of them, a Ray cluster started here."""
         try:
             self._described: Described = self._pool.described()
             described = self._described
@@ -103,8 +105,8 @@ class RayVerifier(Composed):
     @classmethod
     def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
         """Wrap a verifier, with its memory: copies of its rules that read each completion alone go
-        to the actors, everything else stays. Raises ValueError if it has no rules of this kind;
-        options and other errors are those of `RayVerifier`."""
+        to the actors, and everything else stays in this process. Raises ValueError if the verifier
+        has no rules of this kind; options and other errors are those of `RayVerifier`."""
         rules = [rule.reader() for rule in readers(verifier)]
         nested = any(isinstance(one, RayVerifier) for one in inner_verifiers(verifier))
         if not rules or nested:
@@ -140,9 +142,9 @@ class RayVerifier(Composed):
         return super().scope if self.members else "completion"
 
     def begin(self, batch: Sequence[Completion]) -> None:
-        """Send out a batch before its verdicts are needed; `verify` then waits for the rest. It
-        must get the same objects; call `forget` afterwards."""
-        # Rules take about a millisecond per text, and sending a part takes some too, so one worker
+        """Send out a batch before its verdicts are needed, so that `verify` only waits for what is
+        missing. Pass the same objects to `verify`, and call `forget` afterwards."""
+        # Rules take about a millisecond per text, and sending a part takes time too, so one worker
         # reads a whole batch while others read the next. A model takes so long that the last batch
         # should be spread over all workers.
         ticket = self._sent(batch, 1 if self.members else self.workers)

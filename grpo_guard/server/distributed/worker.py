@@ -1,4 +1,4 @@
-"""The code that runs in an actor: a verifier, or the rules of one, over parts of batches."""
+"""The code that runs in an actor: a verifier, or a verifier's rules, on parts of batches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Make: TypeAlias = Callable[[], CompletionVerifier]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Properties of a worker's verifier that the calling process needs. ``needs_whole`` is why it
-    needs whole batches; None = parts are enough. ``names`` are those whose verdicts a `Reading`
-    holds, in order: the verifier's own if parts are enough, else those of its rules that read each
-    completion alone."""
+    """Properties of a worker's verifier that the calling process needs. ``needs_whole`` is the
+    reason why the verifier needs whole batches, or None if parts are enough. ``names`` are the
+    names whose verdicts a `Reading` holds, in order: the verifier's own name if parts are enough,
+    otherwise the names of its rules that read each completion alone."""
 
     name: str
     needs: str | None
@@ -38,15 +38,15 @@ class Described:
 
 
 def readers(verifier: CompletionVerifier) -> list[Rule]:
-    """The rules inside that read each completion alone, without duplicates. The reading of a
-    `RecurrenceVerifier` is included, but is not worth sending by itself."""
+    """Return the rules inside a verifier that read each completion alone, without duplicates. The
+    reading of a `RecurrenceVerifier` is included, but is not worth sending by itself."""
     inner = {id(one): one for one in inner_verifiers(verifier)}.values()
     found = [one for one in inner if isinstance(one, Rule) and reads_alone(one)]
     return found if any(isinstance(one, RuleVerifier) for one in found) else []
 
 
 def needs_whole(verifier: CompletionVerifier) -> str | None:
-    """Why a verifier needs whole batches, from its scope; None = parts are enough."""
+    """Return why a verifier needs whole batches, from its scope; None if parts are enough."""
     if verifier.scope == "completion":
         return None
     for member in getattr(verifier, "members", ()):
@@ -58,13 +58,13 @@ def needs_whole(verifier: CompletionVerifier) -> str | None:
 
 
 class Readings:
-    """Workers' results for a batch, which its rules use in place of reading the texts:
+    """Workers' results for a batch, which the rules use instead of reading the texts; implements
     `supervise.Elsewhere`.
 
     Args:
-        rules: In the order of a `Reading`.
-        batch: The objects that the rules will see; any other is read in this process.
-        found: One result for each.
+        rules: The rules, in the order of a `Reading`.
+        batch: The completions that the rules will see; any other object is read in this process.
+        found: One result per completion.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Readings:
         self._found = {id(c): reading for c, reading in zip(batch, found, strict=True)}
 
     def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-        """The results for one rule; None = it has to read the texts."""
+        """Return the results for one rule; None if the rule has to read the texts itself."""
         place = self._places.get(id(verifier))
         if place is None or any(id(completion) not in self._found for completion in batch):
             return None
@@ -82,7 +82,7 @@ class Readings:
 
 
 class Worker:
-    """A verifier that ``make`` creates in its actor; ``alone`` as for `RayVerifier`."""
+    """A worker whose verifier ``make`` creates in its actor; ``alone`` as for `RayVerifier`."""
 
     def __init__(self, make: Make, alone: bool | None = None) -> None:
         self._make, self._alone = make, alone
