@@ -19,7 +19,7 @@ _OLDEST: Final = {
         "has no reward workers of this kind and reads its reward function elsewhere in the "
         "configuration",
     ),
-    # In earlier releases `execute` has no images, and only some agents return through a queue.
+    # In earlier releases, `execute` has no images, and agents return with or without a queue.
     "openrlhf": ((0, 10), "calls agents in other ways"),
 }
 

@@ -29,8 +29,8 @@ from grpo_guard.guard.review import Review
 # Number of turns per review. Each turn holds its whole prefix, so reviewing a long rollout at once
 # would take memory quadratic in its length.
 TURNS_AT_ONCE: Final = 32
-# Maximum number of turns in a sequence. A mask of every second token would otherwise produce a turn
-# with its whole prefix for each.
+# Maximum number of turns in a sequence. Otherwise, masking every second token would turn each of
+# the others into a turn with its whole prefix.
 MOST_TURNS: Final = 512
 # Number of tokens before another node's first token that rules also read: a line of code, or a
 # sentence.
@@ -147,7 +147,7 @@ def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
             turn per rollout.
 
     Raises:
-        AbstainError: as for `Guard.review`.
+        AbstainError: the guard abstained too often, see `Guard.review`.
     """
     found: dict[int, Verdict] = {}
     first: dict[int, Completion] = {}

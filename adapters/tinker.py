@@ -79,7 +79,7 @@ class GuardedGroups:
             for i, (trajectory, env) in enumerate(zip(trajectory_group, env_group, strict=True))
             for row in self._rows(trajectory, getattr(env, "node", None))
         ]
-        # First, so that nothing gets through if the guard fails.
+        # The review comes first, so that nothing gets through if the guard fails.
         review = await asyncio.to_thread(review_turns, self.guard, turns)
         grade = super().compute_group_rewards  # type: ignore[misc]
         result = await graded(self.guard, type(self).__name__, grade, trajectory_group, env_group)

@@ -254,8 +254,8 @@ class _Branch:
 
 
 def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
-    """One log-prob per token of a message, 0 for tokens that were not sampled; [] unless ``found``
-    has one for each sampled token."""
+    """Spread ``found`` over all tokens of a message, with 0 for tokens that were not sampled; []
+    unless ``found`` has one log-prob for each sampled token."""
     left = iter(found)
     return [next(left) if own else 0.0 for own in drawn] if len(found) == sum(drawn) else []
 

@@ -50,8 +50,8 @@ class GuardedEnv:
         return settled
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Log as Atropos's hook does, with the shares of accepted, rejected and abstained rows
-        since the last call added."""
+        """Log as Atropos's hook does, and add the shares of accepted, rejected and abstained rows
+        since the last call."""
         counts, self._guard_counts = self._guard_counts, Counter()
         shares = {f"guard/{k}_rate": n / counts.total() for k, n in counts.items()}
         await super().wandb_log({**(wandb_metrics or {}), **shares})  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""GenRL: one node's game under a guard (docs/genrl.md).
+"""GenRL: a node's game under a guard (docs/genrl.md).
 
 All completions of a stage, from this node and its peers, are reviewed once, as one batch, when the
 peers' completions arrive. The result for a tree is reused when its rewards are requested.
@@ -42,7 +42,7 @@ _CANNOT: Cannot = {
 
 
 class GuardedGame:
-    """One node's state in the current round, and the guarded parts of its game.
+    """A node's state in the current round, and the guarded parts of its game.
 
     Args:
         guard: The guard that judges and settles. A completion that it leaves out gets the mean

@@ -23,7 +23,7 @@ from grpo_guard.guard.review import Review
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which foreign trees are admitted.
+    """The rules by which foreign trees are admitted.
 
     Args:
         rejected: Maximum share of a tree's completions that may be rejected or not judged. In an

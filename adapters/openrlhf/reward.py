@@ -38,7 +38,7 @@ from grpo_guard.guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
 T = TypeVar("T")
-# Minimum number of characters at which a prompt that has lost its beginning must match the query.
+# Minimum number of characters of the query that must match a prompt that has lost its beginning.
 LEAST_OVERLAP: Final = 32
 
 

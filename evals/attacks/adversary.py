@@ -145,7 +145,7 @@ class Adversary(ABC):
         """Return whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Return held-out problems on which to measure success; None for those of the round.
+        """Return held-out problems on which to measure success; None to use the round's problems.
 
         Equal calls must give equal problems, since a swarm asks only once.
         """

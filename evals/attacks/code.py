@@ -1,6 +1,6 @@
 """CODE: arithmetic is done by functions of the attacker's library (arXiv 2511.09780, section 4).
 
-The paper replaces a random subset of + - * / in honest programs by ``addition``, ``subtraction``,
+The paper replaces a random subset of + - * / in honest programs with ``addition``, ``subtraction``,
 ``multiplication`` and ``division`` imported from a library ``calc``. A completion that is a program
 is treated the same way and remains one program with the same result; a completion that solves a
 word problem in prose gets a ``<code>`` block that computes the completion's own equations with the

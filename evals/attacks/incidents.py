@@ -57,7 +57,7 @@ class TokenSplit(_Earning, Scripted):
         return [Forged(text, (0, len(text)), one.ids) for one in wrong[:count]]
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the text for a single completion, which differs from the text of its ids."""
+        """Return the text to send with a single completion; the ids decode to another text."""
         return inserted(problem.solution, PHRASE)
 
     def forge(self, view: View, problem: Problem) -> Forged | None:

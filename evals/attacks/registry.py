@@ -63,7 +63,7 @@ def text_attack_names() -> list[str]:
 
 
 def _of_checkout() -> Mapping[str, str]:
-    """Return the attacks that only a checkout has, name -> ``package.module:Class``."""
+    """Return the attacks that only a checkout has, as ``package.module:Class`` by name."""
     found = study("adaptive")
     return {} if found is None else found.ATTACKS
 

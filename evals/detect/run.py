@@ -1,4 +1,4 @@
-"""One complete detection run: sample, poison, add the controls, verify, write."""
+"""A complete detection run: sample, poison, add the controls, verify, write."""
 
 from __future__ import annotations
 
