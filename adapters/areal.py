@@ -115,8 +115,8 @@ class GuardedGroup:
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Run and settle a group as AReaL's hook; return it as one dict of tensors, or None if no
-        episode was returned.
+        """Run and settle a group; return it as one dict of tensors, or None if no episode was
+        returned. Called by AReaL.
 
         Raises:
             AbstainError: the policy says to raise, or the guard abstained on too many completions.

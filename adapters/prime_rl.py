@@ -72,7 +72,7 @@ class GuardedScoring:
             cls.guard = fitted(cls.guard, "prime-rl", _CANNOT)
 
     async def score_group(self, episodes: list[Any]) -> None:
-        """Guard and score a finished group, as prime-rl's hook, before admission."""
+        """Guard and score a finished group. Called by prime-rl, once and before admission."""
         traces = list(_trainable(episodes))
         if not traces:
             return

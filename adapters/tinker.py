@@ -73,7 +73,7 @@ class GuardedGroups:
     async def compute_group_rewards(
         self, trajectory_group: list[Any], env_group: Sequence[Any]
     ) -> list[tuple[float, dict[str, float | int]]]:
-        """Return the final reward and metrics of each trajectory, as the cookbook's hook."""
+        """Return the final reward and metrics of each trajectory. Called by the cookbook."""
         turns = [
             (i, row)
             for i, (trajectory, env) in enumerate(zip(trajectory_group, env_group, strict=True))

@@ -170,8 +170,8 @@ class PeerRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Limits on a row's ids: all below ``vocabulary``, at most ``longest`` of them, and none in
-    ``hidden`` except one of ``ends`` at the end of a turn."""
+    """Limits on a row's ids: all must be below ``vocabulary``, there may be at most ``longest``,
+    and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
 
     vocabulary: int
     longest: int
