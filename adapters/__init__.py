@@ -1,1 +1,1 @@
-"""Trainer adapters: they translate shapes and hold no policy."""
+"""Trainer adapters: they translate data formats and contain no policy."""

@@ -1,16 +1,16 @@
 """AReaL: a reward function, and a workflow that guards whole groups.
 
 `ArealAdapter` guards ``reward_fn(prompt, completions, prompt_ids, completion_ids, **data)``. AReaL
-calls it in a pool of processes, so it must be defined in a module, and each process has its own
-guard. A call that raises is repeated up to three times, and one that takes 15 s becomes a reward of
-0. It cannot leave anything out.
+calls the function in a pool of processes, so it must be defined in a module, and each process has
+its own guard. A call that raises is repeated up to three times, and a call that takes 15 s becomes
+a reward of 0. `ArealAdapter` cannot leave completions out.
 
 `GuardedGroup` can (docs/other-trainers.md): it runs the episodes of a group itself and settles them
 together. AReaL leaves out an episode that is None, but its normalisation cuts the batch into groups
 of a fixed size: one missing episode shifts every later group onto its neighbours' rewards, and a
-group of three out of four got advantages of 100,000. Here, an episode that was left out or failed
-keeps its place, with the mean reward of those that stay and an empty loss mask. Its place still
-counts in the standard deviation and in a leave-one-out mean.
+group of three out of four got advantages of 100,000. With `GuardedGroup`, an episode that failed or
+was left out keeps its place, with the mean reward of the remaining episodes and an empty loss mask.
+Its place still counts in the standard deviation and in a leave-one-out mean.
 
 Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
@@ -46,15 +46,15 @@ _ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
 class ArealAdapter:
     """Guards a reward function of AReaL's predefined workflows."""
 
-    # A superset of TRL's, and so preferred to it.
+    # A superset of the names that identify TRL, so AReaL is preferred.
     recognised_by: ClassVar = frozenset(_ORDER)
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """Wrap a reward function in a guarded one with the same signature.
 
         Raises:
-            FrameworkError: a list, an async function (AReaL calls it in a process), not a function,
-                or a policy that leaves completions out of their group.
+            FrameworkError: the reward is a list, not a function, or an async function (AReaL calls
+                it in a process); or the policy leaves completions out of their group.
         """
         require_one(reward, "AReaL")
         guard = rewards_only(guard, "AReaL")
@@ -72,8 +72,9 @@ class ArealAdapter:
 
 
 def row_from(given: Mapping[str, Any]) -> Row:
-    """The completion in AReaL's arguments; ``answer`` of the data is the reference. The text is the
-    workflow's decoding of its own ids, unless a ``node`` names another sender."""
+    """Build the completion from AReaL's arguments; the reference is ``answer`` (or ``solution``) of
+    the data. The text is the workflow's decoding of its own ids, unless ``node`` names another
+    sender."""
     node = claimed(given, "node")
     return received(
         given.get("prompt", ""),
@@ -89,16 +90,17 @@ def row_from(given: Mapping[str, Any]) -> Row:
 class GuardedGroup:
     """Runs a workflow ``size`` times and settles the episodes as one group.
 
-    AReaL recognises a workflow by its class: put this before `RolloutWorkflow` among the bases.
+    AReaL recognises a workflow by its class: derive a class from `GuardedGroup` and
+    `RolloutWorkflow`, in this order.
 
     Args:
         workflow: An AReaL workflow whose episodes are dicts of tensors with one row.
-        guard: Verifier, policy and ledger. With ``failures``, an episode that raises is left out
-            like one that returns None.
-        size: Episodes per group.
-        tokenizer: The policy's, or a `Detokenizer`; None = the workflow's own. Another node's ids
-            (a ``node`` in the data) are malformed if they contain special tokens other than one
-            that closes a turn.
+        guard: The guard that judges and settles. With ``failures``, an episode that raises is left
+            out like an episode that is None.
+        size: Number of episodes per group.
+        tokenizer: The policy's tokenizer, or a `Detokenizer`; the workflow's tokenizer if None.
+            Another node's ids (if the data has a ``node``) are malformed if they contain special
+            tokens other than one that closes a turn.
 
     Raises:
         FrameworkError: the policy asks for something that AReaL cannot do.
@@ -113,10 +115,11 @@ class GuardedGroup:
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-        """AReaL's hook: the group as one dict of tensors; None if no episode was returned.
+        """Run and settle a group; return it as one dict of tensors, or None if no episode was
+        returned. Called by AReaL.
 
         Raises:
-            AbstainError: the policy says to raise, or too many completions were abstained on.
+            AbstainError: the policy says to raise, or the guard abstained on too many completions.
             FrameworkError: the workflow returns something other than one row of tensors.
         """
         name, run = type(self.workflow).__name__, self.workflow.arun_episode
@@ -171,7 +174,8 @@ def _checked(episode: Any) -> Any:
 def _with(
     episode: Mapping[str, Any], reward: float | None, settled: SettledGroups
 ) -> dict[str, Any]:
-    """The episode with its guarded reward, or with the mean and an empty loss mask if left out."""
+    """Return a copy of the episode with its guarded reward; an episode that is left out (reward
+    None) gets the group's mean and an empty loss mask."""
     made = dict(episode)
     made["rewards"] = episode["rewards"].new_tensor([settled.mean() if reward is None else reward])
     if reward is None:

@@ -14,11 +14,12 @@ Span: TypeAlias = tuple[int, int]
 
 def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
     """The tokens that a rejection rests on, as half-open spans in a completion of ``length``
-    tokens; empty if no tokens explain it.
+    tokens; empty if no tokens explain the rejection.
 
-    Each verifier that rejects must name tokens: otherwise a completion that is bad as a whole could
-    be saved by a single improbable token. If all tokens are named, none is left to earn, and a kept
-    reward would only raise the baseline against the others; the result is then empty, too.
+    Every verifier that rejects must name tokens: otherwise a completion that is bad as a whole
+    could be saved by a single improbable token. If all tokens are named, none is left to train on,
+    and keeping the reward would only raise the group's baseline against the other completions; so
+    the result is empty in that case, too.
     """
     if not verdict.rejected or verdict.cause is not Cause.JUDGED:
         return ()
@@ -33,7 +34,7 @@ def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
 
 
 def require_maskable(policy: Policy, who: str) -> None:
-    """Raise FrameworkError if a policy and the removal of flagged tokens exclude each other."""
+    """Raise FrameworkError if a policy is incompatible with masking flagged tokens."""
     if policy.watches:
         raise FrameworkError(
             f'{who}: mask_spans removes tokens from the loss, and on_reject="keep" changes '
@@ -47,7 +48,7 @@ def require_maskable(policy: Policy, who: str) -> None:
 
 
 def covers(spans: Sequence[Span], length: int) -> bool:
-    """Whether the spans cover all tokens."""
+    """Whether the spans cover all ``length`` tokens."""
     reached = 0
     for start, end in sorted(spans):
         if start > reached:
@@ -57,7 +58,7 @@ def covers(spans: Sequence[Span], length: int) -> bool:
 
 
 def without(kept: Span, spans: Sequence[Span]) -> list[Span]:
-    """Subtract spans from a stretch of tokens; the remaining stretches in order."""
+    """Subtract spans from a stretch of tokens, and return the remaining stretches in order."""
     start, end = kept
     left = []
     for a, b in sorted(spans):

@@ -1,9 +1,9 @@
-"""ms-swift: reward functions of its GRPO trainer, which follow TRL's conventions.
+"""ms-swift: the reward functions of its GRPO trainer, which follow TRL's conventions.
 
 ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions by position and
-the conversations, answers included, in the column ``messages``. It sums the functions and counts
-None as 0, so a completion cannot leave its group. Tested with the scoring of ms-swift 4.6.0
-(swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
+the conversations, answers included, in the column ``messages``. It sums the functions' rewards and
+counts None as 0, so a completion cannot leave its group. Tested with the scoring code of ms-swift
+4.6.0 (swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
 
 Reward functions do not receive token ids there, so verifiers that score tokens see text.
 """
@@ -23,15 +23,16 @@ from grpo_guard.guard import Guard
 
 
 class MsSwiftAdapter:
-    """Guards ms-swift reward functions, with one verification per batch for all of a guard's."""
+    """Guards ms-swift reward functions; functions that share a guard share one verification per
+    batch."""
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a function or an ``ORM`` object, or each one in a list, in a plain function:
-        ms-swift names objects by their class, and two would share one name.
+        """Wrap a function or an ``ORM`` object, or each item of a list, in a plain function:
+        ms-swift names objects by their class, so two wrapper objects would share a name.
 
         Raises:
-            FrameworkError: an item is not a function, two have the same name, or the policy leaves
-                completions out of their group.
+            FrameworkError: an item is not a function, two functions have the same name, or the
+                policy leaves completions out of their group.
         """
         cannot = without_leaving_out("ms-swift")
         del cannot["on_long", "scale"]  # ms-swift passes whole groups
@@ -60,9 +61,9 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
 
 
 def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL's keywords for the same batch; the prompts are the messages before the answer."""
+    """The batch's keywords as TRL would pass them; prompts are the messages before the answer."""
     messages = own.get("messages")
     if not isinstance(messages, list | tuple):
         return {**own, "prompts": None}  # the batch reports it as missing
-    # Anything but a conversation is passed on, and the batch reports it for its row.
+    # A value that is not a conversation is passed on; the batch then reports it for that row.
     return {**own, "prompts": [c[:-1] if isinstance(c, list | tuple) else c for c in messages]}

@@ -1,8 +1,8 @@
 """Numbers from other nodes as plain floats in a declared range, safe for a trainer to use.
 
-A number that is finite in Python may be infinite in a trainer's float32, and one above 0 may be 0
-there: a temperature of 1e-40 makes all weights NaN as surely as NaN does. So no adapter passes on a
-sender's number unchecked; each declares the range in which the number can honestly be.
+A number that is finite in Python may be infinite in a trainer's float32, and a positive number may
+become 0: a temperature of 1e-40 turns all weights into NaN as surely as NaN itself does. So no
+adapter passes on a sender's number unchecked; each declares the range of honest values.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from numbers import Real
 from typing import Any, Final
 
 LOG_PROBS: Final = (-80.0, 0.01)
-"""Range of a sampled token's log-prob. Nothing below e^-80 is ever sampled, and e^80 still fits in
-float32, which matters because losses weigh by probability ratios. Rounding may leave the log-prob
-of a certain token slightly above 0."""
-_LEAST_NORMAL: Final = 2.0**-126  # of float32; anything nearer to 0 counts as 0
+"""Valid range of a sampled token's log-prob. No token with a probability below e^-80 is ever
+sampled, and e^80 still fits in float32, which matters because losses are weighted by probability
+ratios. Rounding may leave the log-prob of a token with probability 1 slightly above 0."""
+_LEAST_NORMAL: Final = 2.0**-126  # the smallest normal float32; anything closer to 0 becomes 0
 
 
 def number_from(value: Any, least: float = -math.inf, most: float = math.inf) -> float | None:
-    """A finite number within [least, most] as a float; None for anything else. Never raises.
+    """Convert a finite number within [least, most] to a float; return None for anything else.
 
-    Accepts numbers of Python, NumPy or torch, including arrays and tensors without dimensions; not
-    True, "1" or anything else that merely converts to a number.
+    Never raises. Accepts Python, NumPy and torch numbers, including zero-dimensional arrays and
+    tensors, but not True, "1" or anything else that merely converts to a number.
     """
     try:
         if getattr(value, "ndim", None) == 0 and not isinstance(value, Real):
@@ -31,7 +31,7 @@ def number_from(value: Any, least: float = -math.inf, most: float = math.inf) ->
         if isinstance(value, bool) or not isinstance(value, Real):
             return None
         number = float(value)
-    except Exception:  # an integer beyond all floats, or an object that refuses conversion
+    except Exception:  # an integer too large for a float, or an object that refuses conversion
         return None
     if not (math.isfinite(number) and least <= number <= most):
         return None
@@ -39,7 +39,7 @@ def number_from(value: Any, least: float = -math.inf, most: float = math.inf) ->
 
 
 def log_probs_from(values: Any, length: int) -> list[float] | None:
-    """Log-probs of sampled tokens, [length], each within `LOG_PROBS`; None if they are not.
+    """Return the log-probs of sampled tokens, [length], or None unless all are within `LOG_PROBS`.
 
     Never raises. Generators are refused: they can be read only once, and may be endless.
     """
@@ -52,8 +52,8 @@ def log_probs_from(values: Any, length: int) -> list[float] | None:
 
 
 def listed(values: Any, length: int) -> Sequence[Any] | None:
-    """The values as a list or tuple of ``length``, converted from arrays; None for anything else.
-    Never raises, and does not copy arrays of another length."""
+    """Return the values as a list or tuple of length ``length``, converted from an array if needed;
+    None for anything else. Never raises, and does not copy arrays of another length."""
     try:
         if getattr(values, "ndim", None) == 1 and len(values) == length:
             values = values.tolist()

@@ -1,18 +1,18 @@
-"""prime-rl: rejected traces leave their group before the baseline, and the batch as well.
+"""prime-rl: rejected traces are removed from their group before the baseline, and from the batch.
 
-prime-rl has closed registries of algorithms and of admission gates, so both are installed by code,
-before its orchestrator runs (`install`, docs/other-trainers.md). `GuardedScoring` goes before a
-group-relative algorithm, whose own formula then sees only the traces that stay; `GuardGate` turns
-away groups with too few traces left, reports, and saves and resumes the guard's memory of nodes
-with the run.
+prime-rl has closed registries of algorithms and of admission gates, so both parts of the guard are
+installed by code, before the orchestrator runs (`install`, docs/other-trainers.md).
+`GuardedScoring` goes before a group-relative algorithm, whose own formula then sees only the
+remaining traces; `GuardGate` turns away groups with too few traces left, reports figures, and saves
+and resumes the guard's memory of nodes with the run.
 
 A trace that is left out carries prime-rl's own mark for a trace without a score, an error: samplers
-and gates skip it and records show why. But the sink lists a group's traces before they are scored
-and would ship this one without an advantage; so its tokens' mask is cleared, and it yields no
-sample.
+and gates skip it, and records show the reason. But the sink lists a group's traces before they are
+scored and would ship this trace without an advantage; so its token masks are cleared, and it yields
+no sample.
 
-Each turn that the model wrote is a completion with its token ids, see `grpo_guard.adapters.traces`;
-its round is the policy's version. Written against prime-rl at 559b44772e47 (21 August 2026):
+Each branch of a trace is a completion with its token ids, see `grpo_guard.adapters.traces`; its
+round is the policy's version. Written against prime-rl at 559b44772e47 (21 August 2026):
 orchestrator/algo/{base,grpo,routing}.py, curriculum/{base,gates/base}.py, train_sink.py.
 """
 
@@ -37,7 +37,7 @@ from grpo_guard.guard.graders import finite_or_none
 from grpo_guard.guard.settlement import refuse_abstentions
 
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
-"""Error types of traces that are left out."""
+"""Error types of traces that are left out: rejected, abstained on, or without a finite reward."""
 _CANNOT: Final = without_lengths("prime-rl")
 _TRAINERS: Final = (
     "sampling_mask",
@@ -49,16 +49,18 @@ _TRAINERS: Final = (
 
 
 class GuardedScoring:
-    """Mixin before `GRPOAlgorithm`, or another algorithm that compares all traces of a group.
+    """Mixin that guards `GRPOAlgorithm`, or another algorithm that compares all traces of a group;
+    goes before the algorithm among the bases of a class.
 
-    The algorithm receives copies of the episodes with the traces that stay. If the policy changes a
-    reward ("zero", a number), a copy of the trace has it, and the records keep the original grade.
+    The algorithm receives copies of the episodes that contain only the remaining traces. If the
+    policy changes a reward ("zero", a number), only a copy of the trace gets the new value, and the
+    records keep the original grade.
 
     Raises:
         FrameworkError: the policy asks for something that prime-rl cannot do, or the guard has no
-            tokenizer for the ids that train.
-        AbstainError: the policy says to raise, or too many traces were abstained on; it stops the
-            orchestrator.
+            tokenizer for the ids that prime-rl trains on.
+        AbstainError: the policy says to raise, or the guard abstained on too many traces; the error
+            stops the orchestrator.
     """
 
     guard: ClassVar[Guard]
@@ -70,7 +72,7 @@ class GuardedScoring:
             cls.guard = fitted(cls.guard, "prime-rl", _CANNOT)
 
     async def score_group(self, episodes: list[Any]) -> None:
-        """prime-rl's hook: called once for a finished group, before admission."""
+        """Guard and score a finished group. Called by prime-rl, once and before admission."""
         traces = list(_trainable(episodes))
         if not traces:
             return
@@ -100,10 +102,10 @@ class GuardedScoring:
 
 
 class GuardGate:
-    """An `AdmissionGate` that refuses groups if the guard left fewer than ``least`` traces: at
-    least 2 for a baseline, since for a single trace, reward minus mean is 0. Groups from which the
-    guard left out nothing always pass: distillation trains on groups of one. The guard's memory of
-    nodes is saved and resumed with the run.
+    """An `AdmissionGate` that refuses groups in which the guard left fewer than ``least`` traces. A
+    baseline needs at least 2, since the reward minus the mean of a single trace is 0. Groups from
+    which the guard left out nothing always pass, because distillation trains on groups of one. The
+    guard's memory of nodes is saved and resumed with the run.
 
     Raises:
         ValueError: ``least`` is below 1.
@@ -116,7 +118,7 @@ class GuardGate:
         self._counts: Counter[str] = Counter()
 
     def admit(self, group: list[Any]) -> bool:
-        """Whether enough traces are left, if the guard left out any."""
+        """Whether the group is admitted: the guard left out nothing, or enough traces remain."""
         traces = [t for episode in group for t in episode.traces if t.agent.trainable]
         kinds = [kind for t in traces if (kind := _kind(t)) is not None]
         self._counts.update(kinds)
@@ -127,7 +129,8 @@ class GuardGate:
         return enough
 
     def metrics(self) -> dict[str, float]:
-        """Shares since the last call, as prime-rl logs them under ``curriculum/<env>/gate/``."""
+        """Shares of rejected and other left-out traces, and of groups turned away, since the last
+        call; prime-rl logs them under ``curriculum/<env>/gate/``."""
         counts, self._counts = self._counts, Counter()
         shares = {
             "reject_rate": (REJECTED, "traces"),
@@ -138,24 +141,25 @@ class GuardGate:
         return {k: counts[of] / counts[n] for k, (of, n) in shares.items() if counts[n]}
 
     def state_dict(self) -> dict[str, Any]:
-        """For prime-rl's checkpoint."""
+        """The guard's state, for prime-rl's checkpoint."""
         return self.guard.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint; raises ValueError if it belongs to another guard."""
+        """Restore the guard's state from a checkpoint; raises ValueError if the checkpoint belongs
+        to another guard."""
         self.guard.load_state_dict(state_dict)
 
 
 def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int = 2) -> None:
-    """Guard every environment of this process's orchestrator that uses one of these algorithms.
+    """Guard all environments in this process's orchestrator that use one of these algorithms.
 
     Args:
-        guard: Verifier, policy and ledger.
+        guard: The guard to apply.
         algorithms: Names in prime-rl's registry: ``grpo``, ``max_rl``, ``echo``.
-        least: As for `GuardGate`.
+        least: Minimum number of traces that a group needs after the guard, as for `GuardGate`.
 
     Raises:
-        FrameworkError: the policy asks for something that prime-rl cannot do, or the algorithm is
+        FrameworkError: the policy asks for something that prime-rl cannot do, or an algorithm is
             guarded already.
         KeyError: prime-rl does not have the algorithm.
     """
@@ -178,7 +182,8 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
 
 
 def _trainable(episodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Like prime-rl's own: whole traces of the policy in training, with tokens that it drew."""
+    """Yield each trainable trace with its episode, chosen as prime-rl does: traces of the policy in
+    training, without errors, with at least one token that the policy sampled."""
     for episode in episodes:
         for trace in episode.traces:
             drawn = any(any(node.mask) for node in trace.nodes)
@@ -194,9 +199,10 @@ def _version(episode: Any) -> int | None:
 
 
 def _put_right(trace: Any) -> None:
-    """Repair numbers that prime-rl turns into tensors, whatever the trace earns: invalid log-probs
-    become 0. From another node's trace, remove what the trainer computes itself, and the sampler's
-    support: a mask of tokens that were not drawn makes their log-prob minus infinity."""
+    """Repair the numbers in a trace that prime-rl turns into tensors whatever the trace earns:
+    invalid log-probs become 0. From another node's trace, also remove all values that the trainer
+    computes itself, and the sampler's support: a mask that excludes a token makes the token's
+    log-prob minus infinity."""
     theirs = claimed(trace.info, "node") is not None
     for node in trace.nodes:
         if isinstance(read(drawn_log_probs, node), Unread):
@@ -211,7 +217,8 @@ def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:
 
 
 def _with_reward(trace: Any, reward: float) -> Any:
-    """A copy with only this reward; it shares the nodes, which the algorithm writes into."""
+    """A copy of the trace with only this reward; it shares the trace's nodes, into which the
+    algorithm writes its results."""
     from verifiers.v1 import Reward
 
     return trace.model_copy(update={"rewards": {"guard": Reward(score=reward)}})

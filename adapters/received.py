@@ -1,7 +1,7 @@
-"""Turn whatever other nodes sent into completions, and reject what is not one.
+"""Turn whatever other nodes sent into completions, and reject what cannot be one.
 
 Every field that a sender can fill goes through `received`, which never raises: an exception would
-cost all others in the batch their verdicts. So no adapter checks types itself.
+cost all other completions in the batch their verdicts. So no adapter checks types itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from grpo_guard.guard import Guard, Review
 
 logger = logging.getLogger("grpo_guard")
 
-# The fields that make a completion: if one cannot be read, the row is malformed. All others are
-# claims.
+# The essential fields of a completion: if one of them cannot be read, the row is malformed. All
+# other fields are claims.
 _ESSENTIAL: Final = ("prompt", "text", "completion_ids")
 
 
@@ -33,9 +33,9 @@ class Row:
 
     Args:
         completion: The completion to judge.
-        given: The verdict if the adapter already knows it: a filled or repaired text is not the
-            author's own and might pass, since nothing in an empty text is wrong.
-        decoded: The text is the trainer's own, or has been decoded from the ids.
+        given: The verdict, if the adapter already knows it. A text that the adapter filled in or
+            repaired is not the author's own and might pass: an empty text contains nothing wrong.
+        decoded: Whether the text is the trainer's own, or has been decoded from the ids.
     """
 
     completion: Completion
@@ -44,7 +44,8 @@ class Row:
 
     @property
     def was_repaired(self) -> bool:
-        """Whether an adapter repaired it: then it is never trained on, not even to lose."""
+        """Whether an adapter repaired the row. A repaired row is never trained on, not even with a
+        negative advantage."""
         return self.given is not None and self.given.rejected
 
 
@@ -59,15 +60,15 @@ def received(
 ) -> Row:
     """Build a completion from fields that a sender may have chosen; never raises.
 
-    A prompt, text or ids that cannot be read are filled, and the row is rejected as malformed. Any
-    other unreadable field counts as not claimed.
+    If the prompt, text or ids cannot be read, an empty value takes their place, and the row is
+    rejected as malformed. Any other unreadable field counts as not claimed.
 
     Args:
-        prompt, text: As `Completion` takes them.
-        malformed: A known problem, as text; None = no known problem.
-        detokenizer: The trainer's, which decodes the ids in place of ``text``; None = the guard
-            decodes them if it has a tokenizer.
-        decoded: ``text`` is the trainer's own decoding.
+        prompt, text: Prompt and text of the completion, as `Completion` takes them.
+        malformed: A known problem, as text; None if no problem is known.
+        detokenizer: The trainer's detokenizer, which decodes the text from the ids and replaces
+            ``text``. Without it, the guard decodes the ids if it has a tokenizer.
+        decoded: Whether ``text`` is the trainer's own decoding.
         claims: The other fields of `Completion`, of any type; numbers become names or texts as
             needed.
     """
@@ -90,23 +91,24 @@ def received(
         except CompletionError as error:
             if error.field in _ESSENTIAL:
                 problem = problem or str(error)
-            # Each pass removes one of the sender's values without replacing a claim, since a
-            # replacement might be unreadable as well (None is not valid metadata). So the loop
-            # ends.
+            # Each pass removes one of the sender's values, so the loop ends. A claim is not
+            # replaced, since its replacement might be unreadable as well (None is not valid
+            # metadata).
             del fields[error.field]
             fields = {"prompt": "", "text": "", **fields}
 
 
 def as_malformed(problem: str) -> Verdict:
-    """The verdict on a row that an adapter had to fill or repair."""
+    """The verdict on a row that an adapter had to fill in or repair."""
     return reject("exchange", Cause.MALFORMED, problem)
 
 
 def read(how: Callable[..., Any], *given: Any) -> Any:
-    """Read a sender's structure with ``how``; never raises.
+    """Read part of a sender's data by calling ``how`` on it; never raises.
 
-    If ``how`` raises, return an `Unread`, which no field accepts, so that `received` calls the
-    field malformed and keeps the others: the sender's name then matters all the more.
+    If ``how`` raises, the result is an `Unread`, which no field accepts. `received` then treats
+    that field as malformed and keeps the others, such as the sender's name, which now matters all
+    the more.
     """
     try:
         return how(*given)
@@ -117,13 +119,13 @@ def read(how: Callable[..., Any], *given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Unread:
-    """Takes the place of a value that could not be read, and names the exception."""
+    """Stands in for a value that could not be read; ``error`` is the type of the exception."""
 
     error: str
 
 
 def claimed(given: Any, *names: str) -> Any:
-    """The value of the first of these keys that a mapping has; None without any.
+    """Return the value of the first of these keys whose value is not None; None if there is none.
 
     Returns () if the mapping cannot be read: something was claimed, and no field accepts ().
     """
@@ -135,14 +137,15 @@ def claimed(given: Any, *names: str) -> Any:
 
 
 def review(guard: Guard, rows: Sequence[Row]) -> Review:
-    """`Guard.review` of rows, including the verdicts that they already have."""
+    """Review rows with `Guard.review`, including rows that already have a verdict."""
     return guard.review(*parts_of(rows))
 
 
 def parts_of(
     rows: Sequence[Row],
 ) -> tuple[list[Completion], list[Verdict | None], list[bool]]:
-    """Completions, their known verdicts, and whether each text is decoded from the ids."""
+    """Split rows into completions, their known verdicts, and flags that say whether each text is
+    the trainer's own or already decoded from ids, [n] each."""
     return (
         [row.completion for row in rows],
         [row.given for row in rows],
@@ -151,10 +154,10 @@ def parts_of(
 
 
 def reference_from(value: Any) -> str | None:
-    """A reference answer as text; data sets have texts and numbers, NumPy's included.
+    """Convert a reference answer to text; data sets contain texts and numbers, including NumPy's.
 
-    "", None and NaN mean that there is no answer. Values of other types are not used either; each
-    type is logged once, because verifiers that use the reference would silently work without it.
+    "", None and NaN mean that there is no answer. Values of other types are ignored as well; each
+    such type is logged once, since verifiers would otherwise silently work without a reference.
     """
     value = _scalar(value)
     if isinstance(value, str):
@@ -166,7 +169,7 @@ def reference_from(value: Any) -> str | None:
     if isinstance(number, Integral):
         return str(int(number))
     if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
-        # A column with a gap is converted to floats: 942.0 was 942.
+        # A column with missing values is converted to floats: 942.0 was 942.
         whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
         return str(int(plain) if whole else number)
     _warn_unused(type(value).__name__)
@@ -182,7 +185,7 @@ def _warn_unused(kind: str) -> None:
 
 
 def integer_from(value: Any) -> int | None:
-    """An integer of 64 bits, also NumPy's; None for anything else."""
+    """Convert a 64-bit integer, including NumPy's, to an int; None for anything else."""
     value = _scalar(value)
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     return int(value) if whole and -(2**63) <= value < 2**63 else None
@@ -192,7 +195,7 @@ def _name(value: Any) -> str | None:
     value = _scalar(value)
     if isinstance(value, str):
         return value
-    # Not a container: printing it may take for ever.
+    # Containers are refused, because printing one may take for ever.
     return None if value is None or isinstance(value, Collection) or value != value else str(value)
 
 
@@ -201,7 +204,8 @@ def _text(value: Any) -> str | None:
 
 
 def _scalar(value: Any) -> Any:
-    """The value in an array or tensor without dimensions; NumPy's numbers are kept, to print."""
+    """Return the value in a zero-dimensional array or tensor; anything else is returned unchanged,
+    NumPy's numbers included, so that they print as they are."""
     if isinstance(value, str | Real) or getattr(value, "ndim", None) != 0:
         return value
     return value.item()

@@ -19,14 +19,14 @@ _OLDEST: Final = {
         "has no reward workers of this kind and reads its reward function elsewhere in the "
         "configuration",
     ),
-    # Earlier, `execute` has no images, and agents return through a queue or without one.
+    # In earlier releases, `execute` has no images, and agents return with or without a queue.
     "openrlhf": ((0, 10), "calls agents in other ways"),
 }
 
 
 def require_release(trainer: str) -> None:
-    """Raise FrameworkError if the installed trainer is too old; a missing one is fine, since code
-    that serves a trainer may run without it."""
+    """Raise FrameworkError if the installed trainer is too old; a trainer that is not installed is
+    accepted, since code that serves a trainer may run on a machine without it."""
     oldest, trouble = _OLDEST[trainer]
     try:
         version = importlib.metadata.version(trainer)

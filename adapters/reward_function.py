@@ -1,4 +1,4 @@
-"""What every trainer adapter needs to know about a reward function, inspected at decoration."""
+"""Reward functions as all trainer adapters see them, inspected once, when they are wrapped."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class RewardFunction:
 
     Args:
         call: The function itself.
-        name: Its name in the trainer's metrics; the class name for an object without ``__name__``.
+        name: The function's name in the trainer's metrics; the class name for an object without
+            ``__name__``.
         is_async: Whether a call returns something to await.
-        keywords: The keywords that it accepts; None = any.
-        failures: How its failures are handled; None = they propagate unchanged.
+        keywords: The keywords that the function accepts; None if it accepts any.
+        failures: How the function's failures are handled; None if they propagate unchanged.
         read: Converts the result of a synchronous function, in this process, for `ask` and
-            `attempt`. If it raises, the call has failed.
+            `attempt`. If the conversion raises, the call has failed.
     """
 
     call: Callable[..., Any]
@@ -46,11 +47,11 @@ class RewardFunction:
 
     @classmethod
     def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
-        """Inspect a function, with the failure handling of this guard.
+        """Inspect a function, and adopt the failure handling of the guard.
 
         Raises:
-            FrameworkError: it is not a function but a model, a model's name, or a class; or the
-                guard limits its calls, and it cannot be sent to a worker process.
+            FrameworkError: the reward is not a function but a model, a model's name, or a class; or
+                the guard limits the time of calls, and the function cannot run in a worker process.
         """
         torch = sys.modules.get("torch")  # a module instance exists only if torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
@@ -87,16 +88,16 @@ class RewardFunction:
         return cls(reward, str(name), is_async, _keywords(reward), failures)
 
     def ask(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function (await the result if it is async); returns `FAILED` if it fails and
-        the guard handles failures."""
+        """Call the function (await the result if the function is async). Returns `FAILED` if the
+        call fails and the guard handles failures."""
         if self.failures is None:
             return self._unguarded(args, kwargs)
         ask = self.failures.aask if self.is_async else self.failures.ask
         return ask(self.name, self._grader, *args, **kwargs)
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
-        """`ask` a synchronous function if peers can cause its failures: those are raised and not
-        counted."""
+        """Call a synchronous function as `ask` does, but raise failures and do not count them,
+        because peers may have caused them."""
         if self.failures is None:
             return self._unguarded(args, kwargs)
         return self.failures.attempt(self.name, self._grader, *args, **kwargs)
@@ -118,8 +119,8 @@ class RewardFunction:
         """The function's result as plain numbers, one per completion.
 
         Raises:
-            TypeError: not a one-dimensional sequence of numbers and Nones.
-            ValueError: not ``expected`` of them.
+            TypeError: the result is not a one-dimensional sequence of numbers and Nones.
+            ValueError: the number of rewards is not ``expected``.
         """
         if result is FAILED:
             return [None] * expected
@@ -158,8 +159,8 @@ class RewardFunction:
             ) from None
 
     def dress(self, wrapper: Any) -> Any:
-        """Give the wrapper the function's name, docstring and module, so that metrics name it;
-        other attributes are not copied."""
+        """Give the wrapper the function's name, docstring and module, so that metrics show the
+        function's name; other attributes are not copied."""
         functools.update_wrapper(wrapper, self.call, updated=())
         wrapper.__name__ = self.name
         return wrapper
@@ -171,15 +172,16 @@ class RewardFunction:
         settle: Callable[..., Any],
         arguments: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     ) -> Any:
-        """This function under a guard, async if it is; a guard that only watches returns its
-        results unread.
+        """Wrap this function in a guarded one, which is async if this function is. Under a guard
+        that only watches, the function's results are returned unread.
 
         Args:
-            guard: Its policy applies.
+            guard: The guard whose policy is applied.
             look: Reviews the completions in a call's arguments. It runs first, so that nothing
                 gets through if the guard fails.
-            settle: The answer, from the review, the function's result, and the call's arguments.
-            arguments: The keywords that the function gets, from those of the call.
+            settle: Computes the value to return from the review, the function's result, and the
+                call's arguments.
+            arguments: Selects the keywords to pass to the function from those of the call.
         """
 
         def answer(found: Review, result: Any, args: Sequence[Any], given: Any) -> Any:
@@ -204,7 +206,7 @@ class RewardFunction:
 
 
 def require_one(reward: Any, trainer: str) -> None:
-    """Raise FrameworkError for a list of functions, for a trainer that takes one."""
+    """Raise FrameworkError for a list of reward functions if the trainer takes only one."""
     if isinstance(reward, list | tuple):
         raise FrameworkError(f"{trainer} takes one reward function, got a list; guard that one")
 
@@ -213,8 +215,8 @@ Cannot: TypeAlias = dict[Rule, str]
 
 
 def without_leaving_out(trainer: str) -> Cannot:
-    """What a trainer cannot do if each reward is a single number that always enters its group's
-    baseline, and completions come one at a time."""
+    """Policy rules that a trainer cannot carry out, with a message for each, if every reward enters
+    its group's baseline and the reward function sees one completion at a time."""
     out = f"{trainer} cannot leave one completion out of its group from a reward function, as "
     return {
         ("on_reject", "drop"): f'{out}Policy(on_reject="drop") asks; choose on_reject="zero" or a '
@@ -229,7 +231,8 @@ def without_leaving_out(trainer: str) -> Cannot:
 
 
 def without_no_gain(place: str, instead: str) -> Cannot:
-    """What a place that sees less than a group's whole rewards cannot do."""
+    """Policy rules that cannot be carried out, with a message for each, in a place that does not
+    see the whole reward of every completion in a group."""
     return {
         ("on_reject", "no_gain"): f"{place} does not see the whole reward of a whole group, with "
         f'which on_reject="no_gain" compares them; {instead}'
@@ -237,7 +240,8 @@ def without_no_gain(place: str, instead: str) -> Cannot:
 
 
 def without_lengths(trainer: str) -> Cannot:
-    """What an adapter that judges rollouts turn by turn cannot do."""
+    """Policy rules that an adapter cannot carry out, with a message for each, if it judges rollouts
+    turn by turn."""
     return {
         ("on_long", "scale"): f"{trainer}'s adapter judges rollouts turn by turn and compares no "
         'lengths; choose on_long="keep".'
@@ -245,7 +249,7 @@ def without_lengths(trainer: str) -> Cannot:
 
 
 def require_ids_read(guard: Guard, trainer: str) -> None:
-    """Raise FrameworkError if a trainer trains on ids and nothing in the guard reads them."""
+    """Raise FrameworkError unless the guard reads token ids, for a trainer that trains on them."""
     if not guard.reads_ids:
         raise FrameworkError(
             f"{trainer} trains on token ids, and nothing in this guard compares them with the "
@@ -255,27 +259,29 @@ def require_ids_read(guard: Guard, trainer: str) -> None:
 
 
 def rewards_only(guard: Guard, trainer: str) -> Guard:
-    """`fitted` to a trainer whose rewards all enter their group's baseline."""
+    """Fit the guard's policy, as `fitted` does, to a trainer whose rewards all enter their group's
+    baseline."""
     return fitted(guard, trainer, without_leaving_out(trainer))
 
 
 def fitted(guard: Guard, trainer: str, cannot: Cannot) -> Guard:
-    """The guard with the rules that this trainer can carry out, see `chosen_policy`."""
+    """Return the guard with a policy that this trainer can carry out; see `chosen_policy`."""
     return guard.with_policy(chosen_policy(guard.policy, trainer, cannot))
 
 
 def settled_finite(
     guard: Guard, review: Review | None, rewards: Sequence[float | None]
 ) -> list[float]:
-    """Settled rewards for a trainer that cannot handle None, NaN or infinities.
+    """Settle rewards for a trainer that cannot handle None, NaN or infinities.
 
     A completion without a finite reward earns what a rejected one does: 0 would be a gain if wrong
     answers get -1, and authors may know how to make a grader return NaN.
 
     Args:
-        guard: Its policy settles the rewards.
-        review: None = the guard could not judge, and nothing earns.
-        rewards: One function's, [n].
+        guard: The guard whose policy settles the rewards.
+        review: The guard's review of the completions; None if the guard could not judge them, and
+            then no reward is above 0.
+        rewards: The rewards of a single function, [n].
     """
     given = [x if x is not None and math.isfinite(x) else None for x in rewards]
     if review is None:
@@ -289,8 +295,8 @@ def settled_finite(
 
 
 async def graded(guard: Guard, name: str, call: Callable[..., Any], *args: Any) -> Any:
-    """What a trainer's own async grading returns; `FAILED` if it fails and the guard handles
-    failures. A guard that only watches leaves them to the trainer."""
+    """Await a trainer's own async grading and return its result, or `FAILED` if it fails and the
+    guard handles failures. A guard that only watches leaves failures to the trainer."""
     failures = None if guard.policy.watches else guard.failures
     if failures is None:
         return await call(*args)
@@ -298,7 +304,7 @@ async def graded(guard: Guard, name: str, call: Callable[..., Any], *args: Any) 
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
-    """The rules of a policy that this trainer can carry out; the log says which ones apply.
+    """Choose the rules of a policy that this trainer can carry out, and log the choice.
 
     Raises:
         FrameworkError: the policy asks for something that the trainer cannot do.
@@ -320,8 +326,9 @@ def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
 
 def _keywords(reward: Callable[..., Any]) -> frozenset[str] | None:
     try:
-        # Do not follow __wrapped__: this callable's own parameters count. Otherwise a guard inside
-        # a guard would be called without the ids that its inner function does not name.
+        # Do not follow __wrapped__: this callable's own parameters count. Otherwise a guarded
+        # function inside a guard would be called without the ids, which its inner function may not
+        # name.
         parameters = inspect.signature(reward, follow_wrapped=False).parameters.values()
     except (TypeError, ValueError):
         return None

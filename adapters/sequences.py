@@ -1,11 +1,11 @@
-"""Token sequences that the policy drew in part: their turns as completions, and their verdict.
+"""Token sequences that the policy sampled only in part: split into turns, which are then judged.
 
-Several exchanges store a rollout as ids and a mask. A stretch that this trainer's own engine drew
-is a turn, judged in the context of all that precedes it; the tokens between two turns are a tool's
-or a user's. If another node chose the mask, two stretches are two turns only if a special token
-separates them, as in chat templates. Otherwise they are one completion, in which rules read the
-masked tokens as well: a node could mask ``import`` and have a foreign module's name trained, which
-no rule would recognise on its own.
+Several exchange formats store a rollout as ids and a mask. A stretch that this trainer's own engine
+sampled is a turn, judged in the context of everything before it; the tokens between two turns come
+from a tool or a user. If another node chose the mask, two stretches are two turns only if a special
+token separates them, as in chat templates. Otherwise they form one completion, in which rules read
+the masked tokens as well: a node could mask ``import`` and have a foreign module's name trained on,
+which no rule would recognise by itself.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from grpo_guard.guard import Guard
 from grpo_guard.guard.metrics import metrics
 from grpo_guard.guard.review import Review
 
-# Turns per review: each one holds its whole prefix, so reviewing a long rollout at once would take
-# memory quadratic in its length.
+# Number of turns per review. Each turn holds its whole prefix, so reviewing a long rollout at once
+# would take memory quadratic in its length.
 TURNS_AT_ONCE: Final = 32
-# A mask of every second token would produce as many turns, each with its prefix.
+# Maximum number of turns in a sequence. Otherwise, masking every second token would turn each of
+# the others into a turn with its whole prefix.
 MOST_TURNS: Final = 512
-# Tokens before another node's first one that rules read with it: a line of code or a sentence.
+# Number of tokens before another node's first token that rules also read: a line of code, or a
+# sentence.
 LINE_TOKENS: Final = 64
 _ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
 
 def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
-    """The drawn stretches as half-open spans, in order."""
+    """The sampled stretches (``drawn`` is true) as half-open spans, in order."""
     edges = [i for i in range(1, len(drawn)) if drawn[i] != drawn[i - 1]]
     bounds = [0, *edges, len(drawn)]
     return [(a, b) for a, b in pairwise(bounds) if a < b and drawn[a]]
@@ -54,21 +56,24 @@ def rows_from_ids(
     malformed: str | None = None,
     **claims: Any,
 ) -> list[Row]:
-    """One completion per turn, at least one; an empty one if nothing was drawn.
+    """Return one completion per turn, or a single empty completion if nothing was sampled.
 
     In another node's sequence, stretches without a special token between them form one completion,
-    in which the tokens between them are given. It includes the line before it (`line_before`).
+    in which the tokens between them are given. Such a completion also includes the line that it
+    continues (`line_before`).
 
     Args:
-        ids: Of prompt, turns and the tokens between them, [T].
-        drawn: Which ones the policy drew, [T].
-        detokenizer: The policy's. A turn whose text would not show all of its ids is malformed.
-        own: The trainer's own engine drew it: its special tokens are left out of the text.
-        log_probs: The sampler's, aligned with ``ids``, [T].
-        finish_reason: For the last turn.
-        malformed: A known problem.
-        claims: The other fields of `Completion`. If ``prompt_trusted``, the mask is trusted, too,
-            and each stretch is a turn.
+        ids: Token ids of the prompt, the turns and the tokens between turns, [T].
+        drawn: Whether the policy sampled each token, [T].
+        detokenizer: Decodes with the policy's tokenizer. A turn whose text would not show all of
+            its ids is malformed.
+        own: Whether the trainer's own engine sampled the sequence. Its special tokens are then left
+            out of the text.
+        log_probs: Log-probs from the sampler, aligned with ``ids``, [T].
+        finish_reason: Finish reason of the last turn.
+        malformed: A known problem of the sequence, as text.
+        claims: The other fields of `Completion`. If ``prompt_trusted`` is set, the mask is trusted,
+            too, and each stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
@@ -102,7 +107,7 @@ def rows_from_ids(
 def _joined(
     ids: Sequence[int], turns: Sequence[tuple[int, int]], detokenizer: Detokenizer
 ) -> list[tuple[int, int]]:
-    """Join stretches of another node's sequence unless a special token separates them."""
+    """Join the stretches of another node's sequence unless a special token separates them."""
     joined = [turns[0]]
     for start, end in turns[1:]:
         if detokenizer.hidden.isdisjoint(ids[joined[-1][1] - 1 : start]):
@@ -113,11 +118,12 @@ def _joined(
 
 
 def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:
-    """Where the line begins that the token at ``first`` continues, at most `LINE_TOKENS` back.
+    """Find the start of the line that the token at ``first`` continues, at most `LINE_TOKENS` back.
 
-    A node that chooses the mask chooses where its answer begins: with ``import `` masked and
+    A node that chooses the mask chooses where its answer begins: if ``import `` were masked and
     counted as the end of the prompt, rules would read only a foreign module's name. Honest prompts
-    end with a special token, a line break, a sentence or a tag, and then the answer is read alone.
+    end with a special token, a line break, a sentence or a tag; the result is then ``first``, and
+    the answer is read alone.
     """
     if _ENDS_A_SENTENCE.search(str(read(detokenizer.raw, ids[max(0, first - 8) : first]))):
         return first
@@ -132,16 +138,16 @@ def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
-    """Review rollouts; each gets the verdict of its worst turn, and the group of its first turn's
-    prompt. A trainer that knows its groups sets them with `Review.regrouped`.
+    """Review rollouts: each gets the verdict of its worst turn, and its group is that of its first
+    turn's prompt. A trainer that knows its groups sets them with `Review.regrouped`.
 
     Args:
         guard: Judges all turns, up to `TURNS_AT_ONCE` in a batch.
-        turns: Each with the index of its rollout, 0, 1, 2 ... in order; at least one turn per
-            rollout.
+        turns: All turns in order, each with the index of its rollout (0, 1, 2 ...); at least one
+            turn per rollout.
 
     Raises:
-        AbstainError: as for `Guard.review`.
+        AbstainError: the guard abstained too often, see `Guard.review`.
     """
     found: dict[int, Verdict] = {}
     first: dict[int, Completion] = {}

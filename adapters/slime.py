@@ -1,17 +1,17 @@
 """slime: the custom reward model, ``async rm(args, sample)`` (``--custom-rm-path``).
 
 slime awaits ``rm(args, sample)`` for one `Sample` at a time, or ``rm(args, samples)`` for a group
-under ``--group-rm``, and takes a number or a dict in which ``--reward-key`` names the reward. A
-sample has its token ids and the engine's log-probs; node, round, slot and task are read from its
-``metadata`` if present.
+under ``--group-rm``, and expects a number or a dict in which ``--reward-key`` names the reward. A
+sample carries its token ids and the engine's log-probs; node, round, slot and task are read from
+its ``metadata`` if present.
 
-On its own, slime leaves no sample out of a group's baseline: ``remove_sample`` only empties the
-loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out` as
+On its own, slime never leaves a sample out of a group's baseline: ``remove_sample`` only empties
+the loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out` as
 ``--custom-reward-post-process-path``.
 
 Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
-ray/rollout.py); not run in slime, whose rollouts need GPUs. Evaluations call the same function
-without saying so: give their data sets an unguarded ``custom_rm_path``.
+ray/rollout.py); not run in slime, whose rollouts need GPUs. slime's evaluations call the same
+function without announcing it: give evaluation data sets an unguarded ``custom_rm_path``.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ from grpo_guard.guard.graders import LARGEST_REWARD
 from grpo_guard.guard.group_means import means_of_units
 from grpo_guard.guard.policy_checks import own_detokenizer
 
-_LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
+_LEFT_OUT = "guard_left_out"  # an attribute, because a sample's metadata may come from another node
 _SCALED = ("grpo", "gspo", "cispo")
 _BY_GROUP = (*_SCALED, "reinforce_plus_plus_baseline")
 
 
 class SlimeAdapter:
-    """Guards ``rm(args, sample)`` or ``rm(args, samples)``, distinguished by the parameter's name.
+    """Guards a reward function ``rm(args, sample)`` or ``rm(args, samples)``, told apart by the
+    parameter's name.
 
     Args:
-        leave_out: Completions that the policy leaves out get reward 0, ``remove_sample``, and a
-            mark for `rewards_without_left_out`, which must be slime's reward post-processing.
+        leave_out: Whether the policy may leave completions out of their group. These completions
+            get reward 0, ``remove_sample``, and a mark for `rewards_without_left_out`, which must
+            be configured as slime's reward post-processing.
     """
 
     recognised_by: ClassVar = frozenset({"args", "sample"})
@@ -59,12 +61,12 @@ class SlimeAdapter:
         self.leave_out = leave_out
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a reward function. In a dict result only the reward changes.
+        """Wrap a reward function. If the function returns a dict, only the reward in it changes.
 
         Raises:
-            FrameworkError: a list (slime takes one function), not a function, or a policy that
-                leaves completions out of their group without ``leave_out``; or the guard has no
-                tokenizer for the ids that train.
+            FrameworkError: the reward is a list (slime takes one function) or not a function; the
+                policy leaves completions out of their group without ``leave_out``, or asks for
+                "no_gain"; or the guard has no tokenizer for the ids that slime trains on.
         """
         require_one(reward, "slime")
         cannot = without_no_gain("slime's adapter", 'choose on_reject="drop"')
@@ -87,13 +89,13 @@ class SlimeAdapter:
             kept = guard.settle(rewards, found)
             if self.leave_out:
                 kept = [
-                    # Rows without a reward are left out as well, if the guard handles failures.
+                    # Samples without a reward are left out as well if the guard handles failures.
                     _left_out(args, sample)
                     if after is None and (before is not None or guard.failures is not None)
                     else after
                     for sample, before, after in zip(samples, rewards, kept, strict=True)
                 ]
-            if not isinstance(results, list | tuple):  # an array, which contains no dicts
+            if not isinstance(results, list | tuple):  # an array cannot contain dicts
                 return kept
             answers = [
                 {**row, _key(function, row, args): value} if isinstance(row, Mapping) else value
@@ -105,9 +107,9 @@ class SlimeAdapter:
 
 
 def row_from(sample: Any, guard: Guard) -> Row:
-    """The completion of a `Sample`; its group is ``group_index``. Tokens that ``loss_mask`` leaves
-    out (tool answers, or an older policy's) are given; such a response is decoded from its tokens,
-    turn by turn, with the guard's tokenizer."""
+    """Build the completion of a slime `Sample`; its group is ``group_index``. Tokens that
+    ``loss_mask`` excludes (tool answers, or tokens of an older policy) are marked as given, and the
+    response is then decoded from its tokens, turn by turn, with the guard's tokenizer."""
 
     def field(name: str) -> Any:
         return read(getattr, sample, name)  # reading an object may raise
@@ -138,8 +140,9 @@ def row_from(sample: Any, guard: Guard) -> Row:
 
 
 def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
-    """Ids, log-probs and given spans; empty if nothing trains, and a reason if they do not match,
-    because slime would train on them all the same."""
+    """Keywords for `received`: a sample's ids, log-probs and given spans. Empty if slime trains on
+    none of the tokens. If the fields do not match, ``malformed`` gives the reason, because slime
+    would train on the sample all the same."""
     n, tokens = sample.response_length, sample.tokens
     if tokens is None:
         return {}
@@ -166,8 +169,8 @@ def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
 
 
 def _put_right(sample: Any) -> None:
-    """Replace invalid log-probs by zeros: slime makes a tensor of them, and weighs the loss by it,
-    whatever the sample earns."""
+    """Replace a sample's invalid log-probs with zeros: slime turns log-probs into a tensor and
+    weights the loss by it, whatever reward the sample earns."""
     given, n = read(getattr, sample, "rollout_log_probs"), read(getattr, sample, "response_length")
     tokens = read(getattr, sample, "tokens")
     if given is None or type(n) is not int or log_probs_from(given, n) is not None:
@@ -177,13 +180,14 @@ def _put_right(sample: Any) -> None:
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """slime's rewards and the values to train with; no baseline includes left-out samples.
+    """Return slime's rewards and the values to train with; left-out samples enter no baseline.
 
     If nothing was left out, the result equals slime's own: rewards minus the group's mean, divided
-    by its standard deviation + 1e-6 under ``grpo_std_normalization``. Left-out samples get 0.
+    by the group's standard deviation + 1e-6 under ``grpo_std_normalization``. Left-out samples get
+    0.
 
-    A rollout with several samples (``rollout_id``) counts once in the mean and the deviation, with
-    the mean of its samples' rewards. If one of its samples was left out, all are.
+    A rollout with several samples (the same ``rollout_id``) counts once in the mean and the
+    deviation, with the mean reward of its samples. If one of these samples was left out, all are.
     """
     found = [_reward(sample.get_reward_value(args)) for sample in samples]
     known, raw = [number is not None for number in found], [number or 0.0 for number in found]
@@ -193,7 +197,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     out = _left_out_with_all_segments(samples, places)
     groups: dict[Any, list[int]] = {}
     for i, (group, _) in enumerate(places):
-        # A reward that is not finite would spoil its whole group's advantages.
+        # A single reward that is not finite would spoil the advantages of the whole group.
         if known[i] and places[i] not in out:
             groups.setdefault(group, []).append(i)
     trained = [0.0] * len(raw)
@@ -208,7 +212,8 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
 
 
 def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
-    """A sample's group, and its unit there: its rollout, or itself."""
+    """A sample's group and, within the group, the sample's rollout, or the sample itself if it has
+    no rollout id."""
     row = ("row", i // args.n_samples_per_prompt)
     rollout = read(getattr, sample, "rollout_id", None)
     group = row if sample.group_index is None else sample.group_index
@@ -218,8 +223,9 @@ def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
 def _left_out_with_all_segments(
     samples: Sequence[Any], places: Sequence[Hashable]
 ) -> frozenset[Hashable]:
-    """The places of rollouts with a sample that the guard left out. Their other samples leave the
-    loss too, because slime asks for each sample's reward separately."""
+    """Return the places of rollouts that contain a left-out sample, and remove all samples of these
+    rollouts from the loss. The guard cannot do so earlier, because slime asks for each sample's
+    reward separately."""
     out = frozenset(
         place
         for sample, place in zip(samples, places, strict=True)
@@ -232,7 +238,8 @@ def _left_out_with_all_segments(
 
 
 def _reward(given: Any) -> float | None:
-    """A reward that keeps its group's deviation finite; True counts as 1."""
+    """Convert a reward to a float small enough to keep its group's standard deviation finite, or
+    return None; True counts as 1."""
     given = float(given) if isinstance(given, bool) else given
     return number_from(given, -LARGEST_REWARD, LARGEST_REWARD)
 
@@ -257,7 +264,8 @@ def _takes_groups(reward: Any) -> bool:
 
 
 def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
-    """slime passes the sample by position; tests of a reward function may use its name."""
+    """The sample or samples of a call. slime passes them by position; tests of a reward function
+    may pass them by name."""
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
@@ -280,7 +288,7 @@ def _rewards(
 
 
 def _key(function: RewardFunction, row: Mapping[str, Any], args: Any) -> str:
-    """The key of a dict's reward; evaluations may have a key of their own."""
+    """The key of the reward in a function's result; evaluations may have a key of their own."""
     keys = [getattr(args, name, None) for name in ("reward_key", "eval_reward_key")]
     for key in keys:
         if key is not None and key in row:

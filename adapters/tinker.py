@@ -4,13 +4,14 @@
         guard, tokenizer = presets.failures_only(), my_tokenizer
 
 The mixin goes before the builder. The cookbook's advantage is the reward minus the group's mean,
-and no trajectory can leave its group: one that the guard leaves out gets the mean of those that
-stay, which makes its advantage 0 and the group's mean the same as without it. Its turns carry the
-cookbook's own mark for masked turns, so that a KL penalty does not train on them either.
+and no trajectory can leave its group. So a trajectory that the guard leaves out gets the mean
+reward of the remaining ones: its advantage is then 0, and the group's mean is the same as without
+it. Its turns carry the cookbook's own mark for masked turns, so that a KL penalty does not train on
+them either.
 
-Rewards from `Env.step` count as well: the guard settles the total, and adjusts the group's part to
-match it. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` runs later and would set
-left-out trajectories to 0; leave it off. In an executor of processes each process has its own
+Rewards from `Env.step` count as well: the guard settles the total, and adjusts the group reward to
+match. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` runs later and would set the
+rewards of left-out trajectories to 0; leave it off. In a process executor each process has its own
 guard. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
 """
 
@@ -36,7 +37,7 @@ from grpo_guard.guard.settled_groups import settle_groups
 MASKED: Final = "parse_error_masked"
 """The metric that makes the cookbook mask a transition's tokens."""
 _CANNOT: Final = without_lengths("Tinker cookbook")
-# Values of a trajectory's `StopReason` that mean that the policy did not end it.
+# Values of a trajectory's `StopReason` which mean that it was cut off, not ended by the policy.
 _CUT_OFF: Final = (
     "max_turns",
     "max_tokens",
@@ -48,16 +49,17 @@ _CUT_OFF: Final = (
 
 
 class GuardedGroups:
-    """Mixin before an `EnvGroupBuilder`; ``guard`` and ``tokenizer`` are set in the class.
+    """Mixin that guards an `EnvGroupBuilder`; goes before it among the bases of a class, which sets
+    ``guard`` and ``tokenizer``.
 
-    An environment's ``node``, if it has one, names the author of its trajectory. Its ids are then
-    malformed if they contain special tokens other than one that closes a turn; a `Detokenizer` as
-    ``tokenizer`` declares which ones they may contain.
+    An environment's ``node``, if it has one, names the author of its trajectory. The trajectory is
+    then malformed if its ids contain special tokens other than one that closes a turn; to permit
+    further special tokens, declare them in a `Detokenizer` and use that as ``tokenizer``.
 
     Raises:
         FrameworkError: the policy asks for something that the cookbook cannot do.
-        AbstainError: the policy says to raise, or too many were abstained on; strategies that catch
-            a group's errors skip the group.
+        AbstainError: the policy says to raise, or the guard abstained on too many trajectories;
+            strategies that catch a group's errors skip the group.
     """
 
     guard: ClassVar[Guard]
@@ -71,13 +73,13 @@ class GuardedGroups:
     async def compute_group_rewards(
         self, trajectory_group: list[Any], env_group: Sequence[Any]
     ) -> list[tuple[float, dict[str, float | int]]]:
-        """The cookbook's hook: a final reward and metrics for each trajectory."""
+        """Return the final reward and metrics of each trajectory. Called by the cookbook."""
         turns = [
             (i, row)
             for i, (trajectory, env) in enumerate(zip(trajectory_group, env_group, strict=True))
             for row in self._rows(trajectory, getattr(env, "node", None))
         ]
-        # First, so that nothing gets through if the guard fails.
+        # The review comes first, so that nothing gets through if the guard fails.
         review = await asyncio.to_thread(review_turns, self.guard, turns)
         grade = super().compute_group_rewards  # type: ignore[misc]
         result = await graded(self.guard, type(self).__name__, grade, trajectory_group, env_group)
@@ -105,7 +107,7 @@ class GuardedGroups:
         return answers
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
-        """One completion per action, in the context of the observation that it answers."""
+        """Yield one completion per action, with the observation that it answers as its prompt."""
         turns, detokenizer = trajectory.transitions, Detokenizer.of(self.tokenizer)
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1
@@ -122,7 +124,7 @@ class GuardedGroups:
                 decoded=node is None,
                 **tokens,
                 finish_reason="length" if last and cut else None,
-                prompt_trusted=node is None,  # an observation is its sender's claim, too
+                prompt_trusted=node is None,  # another node's observation is its claim, too
                 node=node,
             )
         if not turns:
@@ -130,7 +132,8 @@ class GuardedGroups:
 
 
 def _line_before(prompt: Any, ids: Any, log_probs: Any, detokenizer: Detokenizer) -> dict[str, Any]:
-    """Extend a node's turn to the line that it continues: the node chose the observation before."""
+    """Keywords that extend a node's turn back to the start of the line that it continues, because
+    the node also chose the observation before the turn."""
     if not (isinstance(prompt, list) and isinstance(ids, list) and ids):
         return {}
     start = line_before(prompt, len(prompt), detokenizer)
@@ -152,7 +155,7 @@ def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:
 
 
 def _take_out(trajectory: Any) -> float:
-    """Mask its turns; returns the sum of their rewards, each made finite."""
+    """Mask a trajectory's turns, and return the sum of their rewards, each made finite."""
     for turn in trajectory.transitions:
         turn.metrics[MASKED] = 1.0
         (reward,) = finite_or_none([turn.reward])
@@ -161,7 +164,8 @@ def _take_out(trajectory: Any) -> float:
 
 
 def _ids(observation: Any) -> tuple[int, ...] | None:
-    """None if it contains more than text: tokens that represent an image mean nothing alone."""
+    """Token ids of an observation; None if it contains more than text, since the tokens that
+    represent an image mean nothing on their own."""
     chunks = observation.chunks
     if not all(hasattr(chunk, "tokens") for chunk in chunks):
         return None

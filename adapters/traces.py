@@ -1,8 +1,9 @@
-"""Branches of `verifiers` traces and prime-rl rollouts as completions.
+"""Traces of `verifiers` and rollouts of prime-rl, read as one completion per branch.
 
-A trace is a tree of messages. A branch, from the model's first turn (``sampled``) to its last, is
-one completion, in which the messages of users and tools are given. Turns that an earlier branch
-contains belong to the prompt. A trace gets the verdict of its worst branch.
+A trace is a tree of messages. Each branch is one completion, from the model's first turn
+(``sampled``) to its last, in which the messages of users and tools are given. Turns that also
+belong to an earlier branch count as part of the prompt. A trace gets the verdict of its worst
+branch.
 """
 
 from __future__ import annotations
@@ -20,35 +21,36 @@ from grpo_guard.core.given import Given, Span
 from grpo_guard.core.prompts import content_text
 from grpo_guard.guard import Guard, Review
 
-# Over all branches: each one copies its prompt, so a long conversation with a thousand ends would
-# take time and memory quadratic in its length.
+# Maximum number of messages over all branches. Each branch copies its prompt, so a long
+# conversation with a thousand ends would take time and memory quadratic in its length.
 MOST_NODES: Final = 500_000
 
 
 def rows_from(
     trace: Any, *, round: int | None = None, detokenizer: Detokenizer | None = None
 ) -> Iterator[Row]:
-    """One completion per branch, in order; an empty one if the model wrote nothing, and a
-    malformed one if there are too many branches to judge.
+    """Yield one completion per branch of a trace, in order: an empty completion if the model wrote
+    nothing, and a malformed one if there are too many branches to judge.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
     reference is the ``answer`` of the task's data. Tool messages in a trace with a node are that
-    node's claim. Branches have no group: those of one trace are not samples of one prompt. If the
-    trace was cut off, by the engine or at a limit of turns or tokens, its last branch has
-    ``finish_reason="length"``.
+    node's claim. Branches have no group, since the branches of a trace are not samples of the same
+    prompt. If the trace was cut off, by the engine or at a limit of turns or tokens, its last
+    branch has ``finish_reason="length"``.
 
-    The trainer trains on the tokens that the nodes' masks select. So a trace is malformed if a
-    message that the model did not write has such tokens, or if tokens and masks do not match.
+    The trainer trains on the tokens selected by the masks of the trace's messages. So a trace is
+    malformed if a message that the model did not write has such tokens, or if tokens and masks do
+    not match.
 
     Args:
-        trace: From verifiers or prime-rl.
-        round: Version of the policy that wrote it.
-        detokenizer: Decodes the text from the tokens; None = use the messages' text.
+        trace: A trace from verifiers or prime-rl.
+        round: Version of the policy that wrote the trace.
+        detokenizer: Decodes the text from the tokens; None to use the text of the messages.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
         "node": claimed(trace.info, "node"),
-        # One reward trains all of its branches.
+        # A trace's single reward trains all of its branches.
         "rollout": getattr(trace, "id", None),
         "round": round,
         "reference": getattr(trace.task.data, "answer", None),
@@ -73,7 +75,7 @@ def rows_from(
             done[i] = True
         branch = _Branch(nodes, path[:first], path[first:], sampled)
         asked: Any = [messages[j] for j in path[:first]]
-        if parents[path[0]] is not None:  # an `Unread`: what came before it is unknown
+        if parents[path[0]] is not None:  # an `Unread`: the messages before it are unknown
             asked = parents[path[0]]
         own = _text_and_ids(branch, detokenizer, known=shared["node"] is None)
         yield received(asked, **own, **shared, finish_reason=ended if end == ends[-1] else None)
@@ -87,7 +89,7 @@ def _problem(
     ends: Sequence[int],
     paths: Sequence[Sequence[int]] | None,
 ) -> str | None:
-    """Why a trace as a whole is malformed; None if it is not."""
+    """The reason why a trace as a whole is malformed; None if it is well-formed."""
     if paths is None:
         return f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
     if any(sampled) and not ends:
@@ -101,7 +103,8 @@ def _problem(
 def _text_and_ids(
     branch: _Branch, detokenizer: Detokenizer | None, *, known: bool
 ) -> dict[str, Any]:
-    """Keywords for `received`; ``known`` = the trainer's own trace, so its messages are."""
+    """Keywords for `received`: a branch's text, ids and given spans. ``known`` says that the trace
+    is the trainer's own, so that the authors of its messages are known."""
     ids = read(branch.ids, None if known else detokenizer)
     ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
     tokens = ids.pop("given", ())
@@ -117,13 +120,13 @@ def _text_and_ids(
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
-    """`review_all` of one trace."""
+    """Review a single trace; see `review_all`."""
     return review_all(guard, [(trace, round)])
 
 
 def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
-    """Review traces with their rounds; each gets the verdict of its worst branch. Raises
-    AbstainError as `Guard.review` does."""
+    """Review traces, each given with its round; a trace gets the verdict of its worst branch.
+    Raises AbstainError as `Guard.review` does."""
     return review_turns(
         guard,
         (
@@ -135,7 +138,8 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
 
 
 def _message_text(message: Any) -> str:
-    """All text of a model's message, thoughts and tool calls included: all of it is trained on."""
+    """The whole text of a model's message, including its reasoning and tool calls, because all of
+    it is trained on."""
     parts = [getattr(message, "reasoning_content", None), _text(message)]
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
@@ -143,8 +147,9 @@ def _message_text(message: Any) -> str:
 
 
 def drawn_log_probs(node: Any) -> list[float] | None:
-    """The engine's log-probs of a turn's drawn tokens; None unless there is one for each. Raises
-    ValueError if they are invalid, or more than tokens: a trainer makes a tensor of them."""
+    """The engine's log-probs of the tokens that it sampled in a turn; None unless there is one for
+    each token. Raises ValueError if log-probs are invalid or outnumber the tokens, because a
+    trainer would make a tensor of them."""
     given, most = node.logprobs, len(node.mask)
     count = 0 if given is None else len(given)
     found = log_probs_from(given, count) if 0 < count <= most else None
@@ -162,7 +167,8 @@ def _parent(node: Any, count: int) -> int | None:
 
 
 def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | None:
-    """Each branch with all nodes before it; None if these are too many or too long."""
+    """For each branch, the indices of its nodes from the root on; None if there are too many
+    branches or messages."""
     if len(ends) > MOST_TURNS:
         return None
     paths, room = [], MOST_NODES
@@ -178,7 +184,7 @@ def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | Non
 
 
 def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
-    """The model's turns that no other of its turns follows."""
+    """Indices of the model's turns that are not followed by another turn of the model."""
     passed = [False] * len(parents)
     for i in (i for i, own in enumerate(sampled) if own):
         at = parents[i]
@@ -190,7 +196,8 @@ def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The nodes before the model's first turn, and those from it to its last turn."""
+    """A branch: ``before`` are the nodes before the model's first turn, ``path`` the nodes from
+    that turn to the model's last."""
 
     nodes: Sequence[Any]
     before: Sequence[int]
@@ -198,7 +205,8 @@ class _Branch:
     sampled: Sequence[bool]
 
     def text(self) -> tuple[str, list[Span]]:
-        """The text, and one span of others' text after each of the model's turns but the last."""
+        """The text of the branch, and for each of the model's turns except the last, the span of
+        the text by others that follows the turn."""
         text, chars = _message_text(self.nodes[self.path[0]].message), []
         start = len(text)
         for i in self.path[1:]:
@@ -212,12 +220,13 @@ class _Branch:
         return text, chars
 
     def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
-        """The ids of prompt and branch, the given spans (all tokens that the masks leave out,
-        including the template's), and the engine's log-probs. Empty if no node of the trace has
-        ids; a text with the reason if they do not match. ``theirs`` decodes another node's ids,
-        whose mask may count the beginning of its own line as the end of the prompt."""
+        """The ids of prompt and branch, the given spans (all tokens that the masks exclude,
+        including those of the chat template), and the engine's log-probs. Empty if no message of
+        the branch has ids; ``malformed`` with a reason if ids and masks do not match. ``theirs``
+        decodes the ids of a trace from another node, whose mask may count the beginning of a line
+        that the node wrote as the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
-        # Other iterables may be endless at no cost to the sender; verifiers' own nodes have lists.
+        # Other iterables may be endless at no cost to the sender; verifiers itself uses lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):
             raise TypeError("token_ids, mask: expected lists")
         if not any(node.token_ids for node in on):
@@ -245,7 +254,8 @@ class _Branch:
 
 
 def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
-    """One per token, 0 for those not drawn; [] unless there is one for each drawn token."""
+    """Spread ``found`` over all tokens of a message, with 0 for tokens that were not sampled; []
+    unless ``found`` has one log-prob for each sampled token."""
     left = iter(found)
     return [next(left) if own else 0.0 for own in drawn] if len(found) == sum(drawn) else []
 
@@ -255,7 +265,7 @@ def _trains(node: Any) -> bool:
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """The message as chat templates expect it, with tool calls and thoughts as text."""
+    """The message as chat templates expect it, with tool calls and reasoning as text."""
     role = str(message.role)
     return {
         "role": role,

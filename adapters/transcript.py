@@ -1,9 +1,9 @@
-"""Several turns as one text, from their tokens and the training mask.
+"""Multi-turn completions: one text for all turns, from their tokens and the training mask.
 
-In a row from another node, the mask is that node's claim. The trainer masks by it, so log-prob
-checks may skip those tokens. But they are not known to be a tool's: a node that chooses the mask
-can forge a result, or have one wrong step of an honest answer trained alone. The guard's
-`environment` detects both.
+In a row from another node, the mask is that node's claim. The trainer applies the mask, so log-prob
+checks may skip the masked tokens. But nothing proves that a tool wrote them: a node that chooses
+the mask can forge a tool result, or have a single wrong step of an honest answer trained on. The
+guard's `environment` detects both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from grpo_guard.core.given import Given, Span
 
 
 def mask_from(value: Any, length: int) -> list[int]:
-    """The first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor. Raises
-    ValueError for anything else: a sender of "0" for 0, or of NaN, could have another mask read
-    here than the one used in training."""
+    """Return the first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor.
+    Raises ValueError for anything else: a sender of "0" in place of 0, or of NaN, could make the
+    guard read a different mask from the one used in training."""
     if getattr(value, "ndim", None) == 1:
         value = value[:length].tolist()
     if not isinstance(value, list | tuple):
@@ -33,7 +33,8 @@ def mask_from(value: Any, length: int) -> list[int]:
 
 
 def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
-    """Half-open spans of the first ``length`` tokens where the mask is 0; it is padded with 1."""
+    """Half-open spans of the first ``length`` tokens in which the mask is 0; tokens beyond the end
+    of the mask count as 1."""
     own = [bool(m) for m in mask[:length]]
     spans, start = [], 0
     for drawn, run in groupby(own):
@@ -45,9 +46,9 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
-    """The masked spans (0) of a row of ``length`` tokens, to be located in its text by a
-    `Detokenizer`; None = nothing is masked. ``theirs``: the mask is another node's claim. Raises
-    ValueError for more spans than `Given` takes."""
+    """The masked spans (mask 0) of a row of ``length`` tokens, which a `Detokenizer` later locates
+    in the row's text; None if nothing is masked. ``theirs`` says that the mask is another node's
+    claim. Raises ValueError for more spans than `Given` takes."""
     spans = spans_given(mask, length)
     return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
 
@@ -55,17 +56,17 @@ def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given
 def transcript(
     detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[Span], *, theirs: bool
 ) -> tuple[str, Given]:
-    """The text of all turns, and the spans in it that were given.
+    """Decode the text of all turns, and locate the given spans in it.
 
     Args:
-        detokenizer: The policy's.
-        ids: Of the completion, [n].
-        given: Their spans that were not sampled.
-        theirs: The spans are another node's claim, not the trainer's. Then special tokens are
-            shown: hidden ones would be trained on, or change what follows.
+        detokenizer: Decodes with the policy's tokenizer.
+        ids: Token ids of the completion, [n].
+        given: Spans of the ids that were not sampled.
+        theirs: Whether the spans are another node's claim, not the trainer's. If so, the text shows
+            special tokens: hidden ones would be trained on, or would change what follows.
 
     Raises:
-        ValueError: more spans than `Given` takes.
+        ValueError: there are more spans than `Given` takes.
     """
     text, chars = detokenizer.turns(ids, given, hide=not theirs, hide_given=not theirs)
     return text, Given(tuple(given), chars, masked=True, known=not theirs)

@@ -1,12 +1,12 @@
-"""verifiers (0.4): the ``@vf.reward`` methods of a `Task`, and with it prime-rl's environments.
+"""verifiers (0.4): the ``@vf.reward`` methods of a `Task`, and thereby prime-rl's environments.
 
-Guard the class: a task sums its weighted rewards, including judges and plugged functions, and all
-of them must be vetoed together. A single reward can be guarded as well, below or above its
-``@vf.reward``. Rewards that an `Env` records in ``finalize`` come after a task's scoring and are
-not guarded.
+Guard the class: a task sums its weighted rewards, including those of judges and plugged-in
+functions, and all of them must be vetoed together. A single reward can be guarded as well, with the
+guard below or above ``@vf.reward``. Rewards that an `Env` records in ``finalize`` come after a
+task's scoring and are not guarded.
 
-Each turn that the model wrote is a completion with its token ids: see `grpo_guard.adapters.traces`.
-An exception, including the guard's own, becomes an error of the trace, and prime-rl leaves such a
+Each branch of a trace is a completion with its token ids: see `grpo_guard.adapters.traces`. An
+exception, including the guard's own, becomes an error of the trace, and prime-rl leaves such a
 trace out of its group.
 """
 
@@ -24,16 +24,17 @@ from grpo_guard.guard.framework import FrameworkError
 
 
 class VerifiersAdapter:
-    """Guards a `Task` class, or one reward ``async (self, trace[, task, runtime])``."""
+    """Guards a `Task` class, or a single reward method ``async (self, trace[, task, runtime])``."""
 
     recognised_by: ClassVar = frozenset({"trace"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a class in a subclass of the same name, or a function in one with the same marks.
+        """Wrap a class in a subclass of the same name, or a function in a function that keeps the
+        attributes by which verifiers recognises it.
 
         Raises:
-            FrameworkError: a list (guard the class), neither task nor function, or a policy that
-                leaves completions out of their group.
+            FrameworkError: the reward is a list (guard the class instead), or neither a task class
+                nor a function; or the policy leaves completions out of their group.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError(
@@ -52,7 +53,7 @@ def _guarded_task(task: Any, guard: Guard) -> Any:
             if getattr(self, "scoring_deferred", False):
                 await super().score(trace, runtime)
                 return
-            # First: if the guard fails, nothing has been scored yet.
+            # The review comes first: if the guard fails, nothing has been scored yet.
             review = await asyncio.to_thread(review_of, guard, trace)
             try:
                 await super().score(trace, runtime)
@@ -66,10 +67,11 @@ def _guarded_task(task: Any, guard: Guard) -> Any:
 
 
 def _veto(trace: Any, guard: Guard, review: Review) -> None:
-    """A trace's rewards after the veto of their weighted sum, which is what a trainer sees."""
+    """Apply the verdict to the weighted sum of a trace's rewards, which is all that a trainer sees,
+    and record the resulting rewards."""
     recorded = dict(trace.rewards)
     counted = {k: r for k, r in recorded.items() if r is not None and r.weight != 0}
-    trace.rewards.update(dict.fromkeys(recorded))  # should the policy raise, nothing is earned
+    trace.rewards.update(dict.fromkeys(recorded))  # if the policy raises, no reward remains
     sums = {name: reward.score * reward.weight for name, reward in counted.items()}
     for name, kept in _settled(guard, review, sums).items():
         was = counted[name]
@@ -78,10 +80,11 @@ def _veto(trace: Any, guard: Guard, review: Review) -> None:
 
 
 def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict[str, float]:
-    """The rewards that the veto changes: all of them or none.
+    """Return the rewards that the veto changes: all of a trace's rewards, or none.
 
-    Their sum is settled as one reward and written to the first. Settled separately, a number in the
-    policy would count several times, and a penalty would set the minimum for another reward.
+    The sum of the rewards is settled as a single reward and written to the first. If they were
+    settled separately, a number in the policy would count several times, and a penalty would set
+    the minimum for another reward.
     """
     total = sum(rewards.values()) if len(rewards) > 1 else next(iter(rewards.values()), 0.0)
     (kept,) = guard.settle([total], review)
@@ -105,7 +108,7 @@ def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
         return scores | _settled(guard, review, numbers)
 
     wrapped = function.guarded(guard, look, settle, function.arguments)
-    # verifiers passes what a signature names, and recognises a reward by its attributes.
+    # verifiers passes the arguments that a signature names, and recognises a reward by attributes.
     wrapped.__signature__ = _with_trace(inspect.signature(function.call))
     if inspect.isroutine(function.call):
         marks = {k: v for k, v in vars(function.call).items() if not k.startswith("__")}
@@ -124,7 +127,7 @@ def _with_trace(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _require_one(task: tuple[Any, ...]) -> None:
-    """Refuse two guarded rewards in a task: the trace would be judged and recorded twice."""
+    """Refuse two guarded rewards in a task, because the trace would be judged and logged twice."""
     if not task:
         return
     names = {name for kind in type(task[0]).__mro__ for name in vars(kind)}

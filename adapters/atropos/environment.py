@@ -1,6 +1,6 @@
-"""Atropos, inside an environment's process: guard the groups that it posts.
+"""Atropos, inside an environment's process: guard the groups that the environment posts.
 
-The mixin changes what `postprocess_histories` returns, the last step before groups are sent, saved
+The mixin changes the result of `postprocess_histories`, the last step before groups are sent, saved
 and logged."""
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from grpo_guard.guard import Guard
 
 
 class GuardedEnv:
-    """Mixin before a `BaseEnv`; set ``guard`` in the class.
+    """Mixin that guards a `BaseEnv`; goes before it among the bases of a class, which sets
+    ``guard``.
 
     Raises:
         FrameworkError: the policy asks for something that Atropos cannot do.
-        AbstainError: the policy says to raise, or too many rows were abstained on. Atropos logs
-            exceptions raised here and posts nothing.
+        AbstainError: the policy says to raise, or the guard abstained on too many rows. Atropos
+            logs exceptions raised here and posts nothing.
     """
 
     guard: ClassVar[Guard]
@@ -28,7 +29,7 @@ class GuardedEnv:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._guard_counts: Counter[str] = Counter()
-        _ = self._groups  # refuse a policy that cannot be carried out before the first rollout
+        _ = self._groups  # refuses, before the first rollout, a policy that cannot be carried out
 
     @cached_property
     def _groups(self) -> GroupGuard:
@@ -36,7 +37,7 @@ class GuardedEnv:
         return GroupGuard(self.guard, tokenizer, vocabulary=len(tokenizer))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
-        """Atropos's hook: a group, a list of groups, or None for a failure."""
+        """Guard the result of Atropos's hook: a group, a list of groups, or None for a failure."""
         made = await super().postprocess_histories(trajectories)  # type: ignore[misc]
         if isinstance(made, list):
             return [group and await self._guarded(group) for group in made]
@@ -49,8 +50,8 @@ class GuardedEnv:
         return settled
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Atropos's hook, plus the shares of accepted, rejected and abstained rows since the last
-        call."""
+        """Log as Atropos's hook does, and add the shares of accepted, rejected and abstained rows
+        since the last call."""
         counts, self._guard_counts = self._guard_counts, Counter()
         shares = {f"guard/{k}_rate": n / counts.total() for k, n in counts.items()}
         await super().wandb_log({**(wandb_metrics or {}), **shares})  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 Atropos's server accepts any number and any object in most fields, and its trainer reads several of
 them: a temperature of 1e-40 makes all weights NaN, and a single null override ends the run. So
-groups that others post are filtered by a list of fields; all others are dropped, and each is logged
+groups posted by other nodes are reduced to the fields below; any other field is dropped, and logged
 once.
 
 * ``tokens``, ``masks``, ``scores``: see `grpo_guard.adapters.atropos.groups`.
@@ -11,8 +11,9 @@ once.
   range, and whether a row's advantage is set to 0.
 * ``env_id``: an integer.
 
-Not ``advantages`` and ``ref_logprobs``, which the trainer computes itself; not ``distill_*``,
-another node's teacher; not ``messages`` and ``images``, which nothing has judged.
+Among the dropped fields are ``advantages`` and ``ref_logprobs``, which the trainer computes itself;
+``distill_*``, which come from another node's teacher; and ``messages`` and ``images``, which
+nothing has judged.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ Group: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[float, float]
 MASKED: Final = -100
 NO_LOGPROB: Final = 1.0
-"""The value of ``inference_logprobs`` for masked tokens and unknown log-probs."""
+"""Value in ``inference_logprobs`` for masked tokens and unknown log-probs."""
 SETS_TO_ZERO: Final = "set_advantage_to_zero"
-"""An override that the bundled trainer knows."""
+"""The override by which Atropos's bundled trainer sets a row's advantage to 0."""
 TEMPERATURES: Final = (0.1, 2.0)
-"""Servers accept up to 2; below 0.1 a row weighs more than ten times as much as at 1."""
+"""Default range of temperatures. Servers accept up to 2; below 0.1, a row would weigh more than ten
+times as much as at 1."""
 LARGEST_OWN: Final = 1e4
-"""Limit of advantages and reference log-probs that your own environment supplies."""
+"""Maximum absolute value of advantages and reference log-probs from your own environment."""
 _ALWAYS: Final = ("tokens", "masks", "scores", "inference_logprobs", "overrides")
 _PARAMETERS: Final = ("generation_params", "group_overrides")
 _OF_STRANGERS: Final = frozenset((*_ALWAYS, *_PARAMETERS, "env_id"))
@@ -56,8 +58,8 @@ class GroupError(ValueError):
 
 
 def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
-    """The number of rows in a group; raises GroupError if it is not a group, or a temperature for
-    all rows is outside the range."""
+    """The number of rows in a group. Raises GroupError if the value is not a group, or if a
+    temperature for all of its rows is outside the range."""
     if not isinstance(group, Mapping):
         raise GroupError(f"group: expected an object, got {type(group).__name__}")
     lists = [group.get(name) for name in ("tokens", "masks", "scores")]
@@ -77,7 +79,8 @@ def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
 
 
 def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
-    """The problem with the other numbers of a row whose tokens and masks are valid, or None."""
+    """Describe the problem with the log-probs or overrides of a row whose tokens and masks are
+    valid; None if there is no problem."""
     claims = of_row(group.get("inference_logprobs"), i)
     if claims is not None and _log_probs(claims, len(group["tokens"][i])) is None:
         least, most = LOG_PROBS
@@ -91,15 +94,16 @@ def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
 
 
 def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> dict[str, Any]:
-    """A copy of a group with plain numbers, one per row and field; problem rows are neutralised.
+    """Copy a group with plain numbers and an entry for every row in each field. In the copy, rows
+    that have a problem are neutralised: they train nothing.
 
     Args:
-        group: As received, and checked by `group_size` and `problem_of_row`.
-        problems: Why a row must not be trained on, [G].
-        theirs: Others wrote some of it: only listed fields are passed on.
+        group: The group as received, already checked by `group_size` and `problem_of_row`.
+        problems: Reason why each row must not be trained on, or None, [G].
+        theirs: Whether other nodes wrote any of the group; only listed fields are then passed on.
 
     Raises:
-        GroupError: a field from your own environment contains numbers that are not finite.
+        GroupError: a field from your own environment contains invalid numbers.
     """
     rows = range(len(problems))
     made = {name: value for name, value in group.items() if not theirs or name in _OF_STRANGERS}
@@ -115,7 +119,7 @@ def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> 
             _require_numbers(name, group.get(name))
     made["tokens"] = [[0, 0] if problems[i] else group["tokens"][i] for i in rows]
     made["masks"] = [[MASKED] * 2 if problems[i] else group["masks"][i] for i in rows]
-    # Always present in others' groups: the bundled trainer raises on a group without it.
+    # Always added to groups of other nodes: the bundled trainer raises on a group without it.
     if theirs or group.get("inference_logprobs"):
         given = group.get("inference_logprobs")
         made["inference_logprobs"] = [
@@ -138,12 +142,12 @@ def _log_dropped(name: str) -> None:
 
 
 def of_row(rows: Any, i: int) -> Any:
-    """A row's entry in a group's list; None if it is missing."""
+    """A row's entry in one of its group's lists; None if the entry is missing."""
     return rows[i] if isinstance(rows, list | tuple) and i < len(rows) else None
 
 
 def _parameters(given: Any) -> dict[str, Any]:
-    """The parameters that a trainer may get from others; their range is already checked."""
+    """The parameters that a trainer may take from other nodes; their range is already checked."""
     if not isinstance(given, Mapping):
         return {}
     made: dict[str, Any] = {SETS_TO_ZERO: True} if given.get(SETS_TO_ZERO) is True else {}
@@ -153,7 +157,8 @@ def _parameters(given: Any) -> dict[str, Any]:
 
 
 def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
-    """Why a trainer cannot use these parameters; None if it can, or without parameters."""
+    """Describe why a trainer cannot use these parameters; None if it can use them, or if there are
+    no parameters."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -165,7 +170,7 @@ def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
 
 
 def _log_probs(given: Any, length: int) -> list[float] | None:
-    """Plain numbers; None if they are invalid, or not one per token."""
+    """Log-probs as plain numbers; None if any is invalid, or if there is not one per token."""
     values = listed(given, length)
     if values is None:
         return None
@@ -188,12 +193,12 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check an environment's other requests to Atropos's server and return them with plain numbers
-    in range; raises GroupError if that is impossible.
+    """Check a request of an environment that posts no groups, and return its fields with plain
+    numbers in range. Raises GroupError if a field is invalid.
 
-    The server divides by numbers that environments give about themselves, also when the trainer
-    asks for a batch: after an infinite ``min_batch_allocation``, each ``/batch`` fails. So another
-    node's environment cannot set it.
+    Atropos's server divides by numbers that environments give about themselves, even when the
+    trainer asks for a batch: after an infinite ``min_batch_allocation``, every ``/batch`` fails. So
+    another node's environment cannot set that field.
     """
     if path != "/register-env":
         return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}

@@ -1,18 +1,18 @@
 """Atropos: judge and repair one group of scored rollouts.
 
 A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or the
-token's own id if it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No row
-can leave it: the server waits for a group of the size that its environment declared. A row that the
-guard leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and a
-mask of all but its last token; so the group's mean is the same as without it. One token has to
-stay: the bundled trainer raises on a micro-batch without any, and an author of poison could fill
-micro-batches.
+token's own id if it is trained on), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No
+row can leave its group: the server waits for a group of the size that its environment declared. A
+row that the guard leaves out gets the mean score of the remaining rows, the trainer's mark for an
+advantage of 0, and a mask of all but its last token; so the group's mean is the same as without the
+row. One token has to remain: the bundled trainer raises on a micro-batch with no trained token, and
+an author of poison could fill whole micro-batches.
 
 This prevents four attacks: special tokens are trained on but appear in no text; a mask is the
-*label* that the trainer learns, so one that names another token teaches what nothing judged; ids
-outside the vocabulary end the trainer even if they are masked; a single NaN score makes its whole
-group NaN. If others wrote a row, they may have written its prompt, too, which then excuses nothing.
-Written against atroposlib 0.4.0.
+*label* that the trainer learns, so a mask that names another token teaches what nothing judged; ids
+outside the vocabulary crash the trainer even if they are masked; a single NaN score makes its whole
+group NaN. If other nodes wrote a row, they may also have written its prompt, which then excuses
+nothing. Written against atroposlib 0.4.0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from grpo_guard.guard.settlement import refuse_abstentions
 __all__ = ["GroupError", "GroupGuard", "group_size"]
 
 LARGEST_ALONE: Final = 1.0
-"""Limit of another's score in a group of one, which the bundled trainer uses as the advantage."""
+"""Maximum absolute score from another node in a group of one, where the bundled trainer uses the
+score as the advantage."""
 _CANNOT: Final = without_lengths("Atropos")
 
 
@@ -60,15 +61,17 @@ class GroupGuard:
     """Judges and settles groups.
 
     Args:
-        guard: Verifier, policy and ledger.
-        tokenizer: The policy's, or a `Detokenizer` with the special tokens that a turn may contain.
-            Others' rows with any except one closing token per turn are malformed.
-        vocabulary: Ids must be below it; None = not checked, for groups from your own engine.
-        longest: Most tokens per sequence; None = not checked.
-        own: The groups come from your own environment, which may collect what others sent: a row's
-            ``overrides["node"]`` then names its author. False: others post them.
-        trusts_prompts: Requests in a prompt excuse a completion even if others wrote the row, as
-            with your own environments on other machines.
+        guard: The guard that judges and settles.
+        tokenizer: The policy's tokenizer, or a `Detokenizer` with the special tokens that a turn
+            may contain. Rows of other nodes are malformed if they contain other special tokens,
+            except one closing token per turn.
+        vocabulary: Number of token ids; larger ids are malformed. None to skip this check, for
+            groups from your own engine.
+        longest: Maximum number of tokens per sequence; None for no limit.
+        own: Whether the groups come from your own environment, which may also collect rows of other
+            nodes: ``overrides["node"]`` then names a row's author. False if other nodes post them.
+        trusts_prompts: Whether requests in a prompt excuse a completion even if another node wrote
+            the row, as with your own environments on other machines.
         temperatures: Range in which nodes may have sampled, [least, most].
 
     Raises:
@@ -96,16 +99,16 @@ class GroupGuard:
     def settle(
         self, group: Group, *, round: int | None = None, node: str | None = None
     ) -> tuple[dict[str, Any], Review]:
-        """The group in a form that may be trained on, and its review; ``group`` is not changed.
+        """Return a copy of the group that is safe to train on, and the group's review.
 
         Args:
-            group: As an environment returns or posts it.
+            group: The group as an environment returns or posts it.
             round: The trainer's step.
-            node: The proven sender of the whole group; None = see ``own``.
+            node: The proven sender of the whole group; None if unknown, see ``own``.
 
         Raises:
-            GroupError: it is not a group.
-            AbstainError: the policy says to raise, or too many rows were abstained on.
+            GroupError: ``group`` is not a valid group.
+            AbstainError: the policy says to raise, or the guard abstained on too many rows.
         """
         size = group_size(group, self.temperatures)
         nodes = [self._node(group, i, node) for i in range(size)]
@@ -125,10 +128,10 @@ class GroupGuard:
         scores = [number_from(score, -most, most) for score in group["scores"]]
         settled = settle_groups(
             self.guard,
-            # A row without a valid score earns what a rejected one does.
+            # A row without a valid score earns what a rejected row does.
             [0.0 if score is None else score for score in scores],
             replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores, most)),
-            # A repaired row is not its author's work: it is not trained on, whatever the policy.
+            # A repaired row is not its author's work, so it is never trained on.
             out=[
                 problem is not None or not _trains(masks)
                 for problem, masks in zip(problems, made["masks"], strict=True)
@@ -137,17 +140,18 @@ class GroupGuard:
         return _settled(made, settled, problems, changed=scores != settled.kept), review
 
     def _node(self, group: Group, i: int, node: str | None) -> Any:
-        """The author of a row; of any type if the row itself names it."""
+        """The author of a row; a value of any type if the row itself names its author."""
         if node is not None or not self.own:
             return node
         return claimed(of_row(group.get("overrides"), i), "node")
 
     def _drawn_here(self, node: Any) -> bool:
-        """Whether this environment's own engine drew a row; its special tokens are no attack."""
+        """Whether this environment's own engine sampled a row, so that special tokens in the row
+        are no attack."""
         return self.own and node is None
 
     def _problem(self, group: Group, i: int, node: Any) -> str | None:
-        """Why a row's fields are inconsistent; None if they are valid."""
+        """Describe why a row's fields are invalid; None if they are valid."""
         tokens, masks = group["tokens"][i], group["masks"][i]
         if not isinstance(tokens, list | tuple) or len(tokens) < 2:
             return f"tokens: expected a list of at least two ids, got {shown(tokens)}"
@@ -190,8 +194,8 @@ class GroupGuard:
 def _watched(
     group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
 ) -> dict[str, Any]:
-    """The group under a guard that only watches. This node's own groups are unchanged; in others'
-    groups, a row of the wrong form trains nothing, because a trainer could not use it."""
+    """The group to pass on under a guard that only watches. This node's own groups are unchanged;
+    in groups of other nodes, a malformed row trains nothing, because a trainer could not use it."""
     if not theirs:
         return dict(group)
     scores = list(group["scores"])
@@ -209,7 +213,7 @@ def _settled(
     *,
     changed: bool,
 ) -> dict[str, Any]:
-    """The group with its rows' rewards, in which left-out rows train nothing."""
+    """Fill in the settled rewards of a group, and neutralise its left-out rows."""
     out = settled.left_out
     rows = range(len(out))
     made["scores"] = settled.filled
@@ -224,7 +228,7 @@ def _settled(
     for name, filler in (
         ("inference_logprobs", [NO_LOGPROB]),
         ("ref_logprobs", [0.0]),
-        ("distill_token_ids", []),  # a teacher's, with its own loss
+        ("distill_token_ids", []),  # from a teacher, with its own loss
         ("distill_logprobs", []),
         ("messages", []),
     ):
@@ -237,7 +241,8 @@ def _settled(
 
 
 def _trains(masks: Sequence[int]) -> bool:
-    """Whether any token trains; the first has nothing before it to be predicted from."""
+    """Whether any token of a row is trained on. The first does not count, because nothing before it
+    could predict it."""
     return any(mask != MASKED for mask in masks[1:])
 
 

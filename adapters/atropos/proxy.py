@@ -1,14 +1,15 @@
-"""Atropos: a guarding proxy between others' environments and the trainer's server
+"""Atropos: a guarding proxy between other nodes' environments and the trainer's server
 (docs/other-trainers.md).
 
-Environments get the proxy's address as ``rollout_server_url``. It judges every row that they post,
-and passes on to Atropos's server what may be trained on. Of the server's other paths, only those
-that environments need are reachable: its handlers do not authenticate anyone, and ``/register``,
-``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be able to reach the
-server itself.
+Environments get the proxy's address as ``rollout_server_url``. The proxy judges every row that they
+post, and passes on to Atropos's server only what may be trained on. It exposes only those other
+paths of the server that environments need: the server's handlers do not authenticate anyone, and
+``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
+able to reach the server itself.
 
 With ``tokens``, each sender is identified by its own token (``http://any:TOKEN@host`` as the
-address), and the guard remembers its completions under that name; a name in a row is not read.
+address), and the guard remembers the sender's completions under the name that belongs to the token;
+names in rows are not read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import RequestError, reply
 
 logger = logging.getLogger("grpo_guard")
-SECONDS: Final = 60.0  # for the upstream server to answer
+SECONDS: Final = 60.0  # time limit for the upstream server's answer
 TO_JUDGE: Final = ("/scored_data", "/scored_data_list")
 OF_ENVIRONMENTS: Final = {
     "/": "GET",
@@ -69,14 +70,16 @@ def create_proxy(
     tokens: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """Create the application.
+    """Create the proxy's web application.
 
     Args:
-        groups: Judges and repairs; set ``vocabulary`` and ``longest`` if others post.
+        groups: Judges and repairs the groups; set ``vocabulary`` and ``longest`` if other nodes
+            post them.
         upstream: Address of Atropos's server.
-        tokens: Each sender's secret -> its name; None = anyone may post, and senders are not
-            remembered by name.
-        limits: Limits of a request; ``completions`` bounds the groups in one list.
+        tokens: Maps each sender's secret token to the sender's name. None if anyone may post;
+            senders are then not remembered by name.
+        limits: Limits of a request; ``completions`` is the maximum number of groups in a list, and
+            of rows in a group.
     """
     limits = limits or Limits(body_bytes=64 * 1024 * 1024)
     proxy = _Proxy(replace(groups, own=False), upstream, tokens, limits)
@@ -86,7 +89,8 @@ def create_proxy(
 
 
 Work: TypeAlias = Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
-"""From a body, its sender and whether its time is up, to the response's status and body."""
+"""Computes a response's status and body from the request's body, its sender, and an event that is
+set once the request has run out of time."""
 
 
 class _Proxy:
@@ -101,7 +105,7 @@ class _Proxy:
         self.batches = Batches(groups.guard.verifier, replace(limits, running=1))
 
     async def scored(self, request: Request) -> Response:
-        """Judge and repair an environment's rows, and pass them on."""
+        """Judge and repair the rows that an environment posts, and pass them on."""
         path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
@@ -126,7 +130,7 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def _answered(self, request: Request, work: Work) -> Response:
-        # After a 503 a sender posts again; a late result must not be passed on, too.
+        # After a 503 the sender posts again, so a late result must not be passed on as well.
         late, seconds = threading.Event(), self.limits.seconds
         deadline = asyncio.get_running_loop().time() + seconds
         try:
@@ -153,7 +157,8 @@ class _Proxy:
 
 
 def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str | None:
-    """The sender's name, by its token; raises RequestError 401 or 403."""
+    """Look up the sender's name by its token. Raises RequestError 401 or 403 if access is
+    refused."""
     if tokens is None:
         check_access(headers, None)
         return None
@@ -171,10 +176,11 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 
 
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
-    """The groups in a body: one, or a list of them; raises RequestError 422 or 413, or GroupError.
-    All are checked before any is judged; otherwise a ledger would count the groups before a bad one
-    again when the list is sent again."""
-    # As an object, because its reader bounds depth and refuses what JSON cannot represent.
+    """Parse a request body into groups: a single group, or a list of groups if ``several``. Raises
+    RequestError 422 or 413, or GroupError. All groups are checked before any is judged; otherwise,
+    when a list with an invalid group is sent again, the ledger would count the groups before the
+    invalid one twice."""
+    # Parsed as an object: that parser bounds depth and refuses values that JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:
         wanted = "a list of groups" if several else "a group"
@@ -196,7 +202,7 @@ def _object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def _unzipped(body: bytes, limits: Limits) -> bytes:
-    """Decompress with a limit: a few bytes of gzip may expand to gigabytes."""
+    """Decompress a body up to the size limit: a few bytes of gzip may expand to gigabytes."""
     reader = zlib.decompressobj(wbits=31)
     try:
         plain = reader.decompress(body, limits.body_bytes + 1)
@@ -208,8 +214,8 @@ def _unzipped(body: bytes, limits: Limits) -> bytes:
 
 
 def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
-    """Status and body of the upstream server's answer; raises RequestError 502 if it cannot be
-    reached."""
+    """Send a request to the upstream server, and return status and body of the answer. Raises
+    RequestError 502 if the server cannot be reached."""
     body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:

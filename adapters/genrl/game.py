@@ -1,10 +1,11 @@
-"""GenRL: one node's game under a guard (docs/genrl.md).
+"""GenRL: a node's game under a guard (docs/genrl.md).
 
-A stage's completions, this node's and its peers', are reviewed once, as one batch, when the peers'
-arrive. The result for a tree is used again when its rewards are requested.
+All completions of a stage, from this node and its peers, are reviewed once, as one batch, when the
+peers' completions arrive. The result for a tree is reused when its rewards are requested.
 
-In GenRL an exception ends the game and leaves only a line in a log. So the guard raises none: if it
-fails itself, no foreign tree is admitted, nothing earns in that round, and an error is logged.
+In GenRL an exception ends the game and leaves only a line in a log. So the guard never raises: if
+the guard itself fails, no foreign tree is admitted, no completion earns a reward, and an error is
+logged.
 """
 
 from __future__ import annotations
@@ -41,25 +42,28 @@ _CANNOT: Cannot = {
 
 
 class GuardedGame:
-    """One node's state in the current round, and the guarded parts of its game.
+    """A node's state in the current round, and the guarded parts of its game.
 
     Args:
-        guard: Decides. A completion that it leaves out gets the mean of those that stay in the
-            group: no advantage, and a baseline without it. With ``failures``, a failing reward
-            function ends no game; only its failures on this node's own trees are counted, and if
-            there are too many, nothing earns.
+        guard: The guard that judges and settles. A completion that it leaves out gets the mean
+            reward of the remaining ones in its group: its advantage is 0, and the baseline is the
+            same as without it. With ``failures``, a failing reward function does not end the game;
+            only its failures on this node's own trees are counted, and if there are too many, no
+            completion earns a reward.
         state: The `GameState` that the game manager uses.
-        trainer: Provides the tokenizer, group size and longest completion, and logs the figures.
+        trainer: GenRL's trainer, which provides the tokenizer, the group size and the maximum
+            completion length, and logs the guard's metrics.
         admission: Decides which foreign trees are admitted.
-        on_round: Called with the round's number before any review in it: ``begin_round`` of a
-            `SeedReplayVerifier`.
-        review_own: False: this node's own completions are accepted unseen, which saves their share
-            of the guard's time. Verifiers that compare nodes, such as recurrence, miss them.
-        key: This node's `SigningKey`, for a guard with ``identity``: signs what it sends.
+        on_round: Called with the round's number before the first review in the round, such as
+            ``begin_round`` of a `SeedReplayVerifier`.
+        review_own: Whether to review this node's own completions. If False, they are accepted
+            unseen, which saves their share of the guard's time, but verifiers that compare nodes,
+            such as recurrence, do not see them.
+        key: This node's `SigningKey`, for a guard with ``identity``; signs what the node sends.
 
     Raises:
-        FrameworkError: the policy asks for something that GenRL cannot do, or there is an identity
-            without a key.
+        FrameworkError: the policy asks for something that GenRL cannot do, or the guard has an
+            identity and ``key`` is missing.
     """
 
     def __init__(
@@ -89,30 +93,30 @@ class GuardedGame:
         self._logged: set[str] = set()
 
     def data(self, manager: Any) -> Any:
-        """The data manager, which sees only admitted trees of its peers."""
+        """Wrap the data manager in one that sees only the admitted trees of its peers."""
         self._data = manager
         return GatedData(self, manager)
 
     def rewards(self, store: Any) -> Any:
-        """The same `RewardFnStore` or `RoundRewardFnStore` with guarded functions; raises
-        FrameworkError if one of them is not a function, or is async."""
+        """Copy a `RewardFnStore` or `RoundRewardFnStore` with all its functions guarded. Raises
+        FrameworkError if an item is not a function, or is async."""
         return guarded_store(store, self.guard, self.reward)
 
     def exchange(self, communication: Any) -> Any:
-        """The communication backend, which sends what `rollouts` recorded, signed if there is a
-        key."""
+        """Wrap the communication backend in one that also sends what `rollouts` recorded, signed if
+        this node has a key."""
         return Exchange(communication, self.claims, self.warn)
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
-        """The payloads for the node's data manager: its own, and admitted ones of its peers, from
-        ``swarm`` as received, ``{agent: {batch: [Payload]}}``. Nothing that a peer sends makes it
-        raise."""
+        """The payloads for this node's data manager: the node's own, and admitted ones of peers.
+        ``swarm`` holds the payloads as received, ``{agent: {batch: [Payload]}}``; nothing in it can
+        make this method raise."""
         own = state.get_latest_communication()
         try:
             self._begin(state)
             own = self.without_peers(own)
-            # Payloads under this node's own name may be another's: hivemind lets others overwrite
-            # them. This node knows what it sent.
+            # Received payloads under this node's own name are ignored: hivemind lets others
+            # overwrite them, and this node knows what it sent.
             mine = {str(agent) for agent in own}
             peers = {
                 agent: sent
@@ -125,15 +129,18 @@ class GuardedGame:
             return self.without_peers(own)
 
     def without_peers(self, payloads: dict[Any, Any]) -> dict[Any, Any]:
-        """Only this node's own payloads by agent."""
+        """Keep only this node's own payloads, by agent."""
         return {agent: sent for agent, sent in payloads.items() if agent in self._own}
 
     def reward(self, function: RewardFunction, stage: int, state: Any) -> dict[Any, Any]:
-        """A stage's rewards, agent -> {batch: [[G rewards] per node]}, all finite.
+        """Compute a stage's guarded rewards, ``{agent: {batch: [[G rewards] per node]}}``, all
+        finite.
 
         Raises:
-            Exception: raised by the reward function on this node's own trees, unchanged.
-            TypeError: it gave these no rewards. Neither is raised if the guard has ``failures``.
+            Exception: raised by the reward function on this node's own trees, unchanged; not if the
+                guard has ``failures``.
+            TypeError: the reward function returned no valid rewards for this node's own trees; not
+                if the guard has ``failures``.
         """
         found: list[Review] | None = None
         trees = trees_of(state, stage, state.trees.keys())
@@ -161,7 +168,7 @@ class GuardedGame:
         return rewards
 
     def _raw(self, function: RewardFunction, state: Any, trees: Sequence[Tree]) -> list[Raw] | None:
-        """The function's rewards; None if it failed too often, which must not end the game."""
+        """The function's rewards; None if it failed too often, since that must not end the game."""
         try:
             return raw_rewards(function, state, trees, self._own, self.warn)
         except AbstainError as error:
@@ -172,7 +179,8 @@ class GuardedGame:
             return None
 
     def _begin(self, state: Any) -> None:
-        """Forget the previous round; trees present before any arrive are this node's own."""
+        """Forget the previous round. The trees in the state at the start of a round, before any
+        from peers arrive, are this node's own."""
         if state.round == self._round:
             return
         self._own, self._found = frozenset(state.trees), {}
@@ -207,7 +215,7 @@ class GuardedGame:
         return admitted
 
     def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Review]:
-        """The review of each tree; trees that the gate did not see are reviewed now."""
+        """The review of each tree; trees that have not been reviewed yet are reviewed now."""
         new = [tree for tree in trees if (stage, *tree.key) not in self._found]
         if new:
             if self._data is not None:
@@ -216,13 +224,14 @@ class GuardedGame:
         return [self._found[stage, *tree.key] for tree in trees]
 
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Review]:
-        """Review all trees at once; results for valid trees are kept for their rewards."""
+        """Review all trees at once; the reviews of valid trees are kept until their rewards are
+        requested."""
         ours = {prompt_key(tree.prompt) for tree in trees if tree.agent in self._own}
         rows = [self._rows(replace(t, asked=prompt_key(t.prompt) in ours)) for t in trees]
         batch, given, decoded = parts_of([row for of_tree in rows for row in of_tree])
         if self.guard.identity is not None:
-            # A tree is admitted as a whole, so it takes its signer's places as a whole: otherwise a
-            # copy with one completion spoilt would keep the signer's own tree out.
+            # A tree is admitted as a whole, so it takes its signer's places as a whole: otherwise,
+            # a copy with one spoilt completion would keep the signer's own tree out.
             places = [i for i, of_tree in enumerate(rows) for _ in of_tree]
             batch, given = self.guard.identity.admit(batch, given, together=places)
         whole = self.guard.review(batch, given, decoded)
@@ -243,7 +252,7 @@ class GuardedGame:
         return [Row(self._sealed(row.completion), row.given or given, row.decoded) for row in rows]
 
     def _sealed(self, completion: Completion) -> Completion:
-        """Sign a completion as this node's, if the guard requires it."""
+        """Sign a completion as this node's own, if the guard checks signatures."""
         if self.guard.identity is None or self.key is None:
             return completion
         from grpo_guard.nodes.identity.envelope import signed
@@ -251,9 +260,9 @@ class GuardedGame:
         return signed(completion, self.key, run=self.guard.identity.run)
 
     def _answered(self, tree: Tree) -> bool:
-        """Whether its rewards can be counted; replaces the peer's answer by the task's own. If the
-        guard has references, a question without one would come with only its sender's answer, which
-        could make right work lose."""
+        """Whether a tree's rewards can be counted. Also replaces the peer's reference answer with
+        the task's own. If the guard has references, a question that is not among them is refused:
+        its only reference would be the sender's, which could make right answers lose."""
         if self.guard.references is None:
             return True
         ours = self.guard.references.of(tree.prompt)
@@ -263,8 +272,8 @@ class GuardedGame:
         return ours is not None
 
     def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
-        """The metadata to send with each payload of this node's ``{batch: [Payload]}``, for the
-        name that the node has in the exchange; None = no metadata."""
+        """The claims to send with each payload of this node's ``{batch: [Payload]}``; None for a
+        payload without claims. ``agent`` is this node's name in the exchange."""
         trees = [
             Tree(agent, batch, place, payload)
             for batch, row in payloads.items()
@@ -284,7 +293,7 @@ class GuardedGame:
         return claims_of
 
     def _log(self, metrics: dict[str, float]) -> None:
-        """Log to the trainer, at the step that its training takes next."""
+        """Log metrics to the trainer, at the training step that it takes next."""
         try:
             self.trainer.log(metrics, self.trainer.global_step + 1)
         except Exception as error:
@@ -297,7 +306,8 @@ class GuardedGame:
         self._log({"guard/failed": 1.0})
 
     def warn(self, message: str, error: Exception) -> None:
-        """Log an error once per cause, because a swarm runs for thousands of rounds."""
+        """Log an error, but only once per message and type, because a swarm runs for thousands of
+        rounds; repetitions are logged at debug level."""
         message = f"{message} ({type(error).__name__})"
         level = logging.DEBUG if message in self._logged else logging.ERROR
         self._logged.add(message)
@@ -305,15 +315,15 @@ class GuardedGame:
 
 
 class GatedData(Around):
-    """A data manager that gets only the trees that the guard admitted."""
+    """A data manager that receives only the trees that the guard admitted."""
 
     def __init__(self, game: GuardedGame, manager: Any) -> None:
         super().__init__(manager)
         self._game = game
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        """The manager's result with the admitted trees. If it raises on them, it is called again
-        without peers' trees; what it raises then is raised here."""
+        """Call the data manager's method with the admitted trees. If the manager raises, it is
+        called again without peers' trees, and whatever it then raises is raised here."""
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}
@@ -323,7 +333,7 @@ class GatedData(Around):
             own = game.without_peers(admitted)
             if len(own) == len(admitted):
                 raise
-            # If it failed halfway, a batch may lack its tree, which would end the game.
+            # If the manager failed halfway, a batch may lack its tree, which would end the game.
             current_state.trees = before
             game.warn("the data manager raised on foreign trees", error)
             return self._inner.prepare_states(current_state, own)

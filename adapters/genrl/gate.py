@@ -1,9 +1,10 @@
 """GenRL: decide which foreign trees are admitted.
 
-GenRL cannot leave out part of a group, so trees that must not teach have to stay outside. A tree
-has one author, who mixes poison with bad completions to make it stand out; one proven completion
-condemns the whole tree. Trees that could not be judged stay outside, too: strangers have no claim
-to be admitted.
+GenRL cannot leave out part of a group, so trees that must not be learned from have to stay outside
+as a whole. A tree has a single author, and an attacker mixes poison with bad completions to give
+the poison a high advantage; so if too many completions are rejected (`Admission.rejected`), the
+whole tree stays outside. Completions that could not be judged count against a tree as well:
+strangers have no claim to be admitted.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from grpo_guard.guard.review import Review
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which foreign trees are admitted.
+    """The rules by which foreign trees are admitted.
 
     Args:
-        rejected: Largest share of a tree's completions that may be rejected or not judged. Such a
-            tree is admitted, its rejected completions earn what the policy says, and any of its
-            author's work that went unnoticed is admitted with it. 0: all must be accepted, so
-            honest trees are lost G times as often as honest completions are rejected.
-        trees: How many a node reads in a stage, one of each agent in turn, in random order: an
-            agent that sends more, or under more names, must not control the guard's run time.
-        per_agent: How many an agent may send in a stage; None = as many as this node does.
+        rejected: Maximum share of a tree's completions that may be rejected or not judged. In an
+            admitted tree, rejected completions earn what the policy says, and poison that went
+            unnoticed is admitted with the rest. At 0, all completions must be accepted, so honest
+            trees are lost G times as often as honest completions are rejected.
+        trees: Maximum number of trees that a node reads in a stage, one from each agent in turn, in
+            random order: an agent that sends more trees, or sends under more names, must not
+            control the guard's run time.
+        per_agent: Maximum number of trees that an agent may send in a stage; None for as many as
+            this node sends.
 
     Raises:
         ValueError: an argument is out of range.
@@ -51,15 +54,15 @@ class Admission:
                 raise ValueError(f"Admission.{name}: expected an integer >= 1, got {value!r}")
 
     def drawn(self, swarm: Mapping[Any, Any], form: Form, known: Iterable[Any]) -> list[Tree]:
-        """The trees to judge, from ``{agent: {batch: [Payload]}}`` without this node's own;
-        ``known`` are the keys of trees that arrived earlier."""
+        """Draw the trees to judge from peers' payloads, ``{agent: {batch: [Payload]}}``; ``known``
+        are the keys of trees that arrived earlier."""
         each = self.per_agent or max(1, len(form.own))
         agents = list(swarm.items())
         random.shuffle(agents)
         waiting = deque(offered(item, form, frozenset(known), each) for item in agents)
         drawn: list[Tree] = []
         while waiting and len(drawn) < self.trees:
-            # One tree of each agent before anyone's second; nothing is read that is not judged.
+            # One tree from each agent before anyone's second; only trees to judge are read.
             turn = waiting.popleft()
             if (tree := next(turn, None)) is not None:
                 drawn.append(tree)
@@ -69,11 +72,12 @@ class Admission:
     def taken(
         self, trees: Sequence[Tree], form: Form, found: Sequence[Review], policy: Policy, room: int
     ) -> list[Tree]:
-        """The trees to admit, of those that were judged.
+        """Choose the trees to admit from the judged ``trees``, whose reviews are ``found``.
 
         GenRL's loss is a mean over the tokens of a minibatch: without any token it is 0 / 0, and
         all weights become NaN. So completions without a token must be fewer than the completions of
-        the smallest minibatch, no matter who sends them; ``room`` is how many more there may be.
+        the smallest minibatch, no matter who sends them; ``room`` is the number of such completions
+        that can still be admitted.
         """
         taken = []
         for tree, of_tree in zip(trees, found, strict=True):
@@ -95,11 +99,12 @@ def prompted(
     data: Any, own: Sequence[Tree], foreign: Sequence[Tree], stage: int
 ) -> tuple[list[Tree], list[Tree]]:
     """Fill in the prompts that the trainer will condition on, from the node's own data manager.
-    Raises whatever that raises for the node's own trees.
+    Raises whatever the data manager raises for the node's own trees.
 
-    It renders all trees at once, as the training step does with the admitted ones: if one peer has
-    put a number into a column of texts, it raises there, and the node learns nothing. If it cannot
-    render them all, each foreign tree must be renderable together with those before it.
+    The data manager renders all trees at once, as the training step does with the admitted ones: if
+    a peer has put a number into a column of texts, the training step raises, and the node learns
+    nothing. If not all trees can be rendered at once, foreign trees are added one at a time, and a
+    tree that makes the rendering fail is marked with a problem.
     """
     usable = [tree for tree in foreign if tree.problem is None]
     try:
@@ -117,7 +122,7 @@ def prompted(
 
 
 def _rendered(data: Any, trees: Sequence[Tree], stage: int) -> dict[Tree, Tree]:
-    """Each tree with its prompt."""
+    """Map each tree to a copy of it that has its prompt."""
     states: dict[Any, dict[Any, list[Any]]] = {}
     places: dict[tuple[Any, Any, int], Tree] = {}
     for tree in trees:

@@ -1,4 +1,4 @@
-"""GenRL: settle rewards if no completion can leave its group, and nothing may raise."""
+"""GenRL: settle rewards where no completion can leave its group and the guard must not raise."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ Raw = list[float | None]
 def guarded_store(
     store: Any, guard: Guard, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]
 ) -> Any:
-    """A copy of GenRL's store, for all rounds or for one, with every function under ``reward``."""
+    """Copy GenRL's reward store, for all rounds or for one; ``reward`` is called in place of each
+    reward function, with the function, its stage and the game state."""
     store = copy.copy(store)
     if hasattr(store, "reward_fn_stores"):
-        # GenRL uses one store for all rounds.
+        # GenRL uses the same store for all rounds.
         rounds = {id(of_round): of_round for of_round in store.reward_fn_stores}
         guarded = {key: guarded_store(of_round, guard, reward) for key, of_round in rounds.items()}
         store.reward_fn_stores = [guarded[id(of_round)] for of_round in store.reward_fn_stores]
@@ -46,19 +47,21 @@ def raw_rewards(
     own: Collection[Any],
     warn: Callable[[str, Exception], None],
 ) -> list[Raw]:
-    """The function's rewards, [G] for each tree; None for foreign ones without a number.
+    """Call a reward function and return its rewards, [G] for each tree. A completion in a foreign
+    tree that got no number has the reward None.
 
     The function reads world states that peers made up. If it fails, it is called again with only
-    this node's own trees, so that no peer can end another's game. Under a guard with ``failures``
-    only that call is counted, and if it fails, all rewards are None.
+    this node's own trees, so that no peer can end another node's game. Under a guard with
+    ``failures``, only the second call is counted, and if that fails, all rewards are None.
 
     Raises:
         Exception: raised by the function on this node's own trees, unchanged.
-        TypeError: it gave these no rewards.
-        AbstainError: instead of both, under a guard with ``failures``: too many calls failed.
+        TypeError: the function returned no valid rewards for this node's own trees.
+        AbstainError: too many calls failed. Under a guard with ``failures`` only, where it replaces
+            the other two.
     """
 
-    # Including the result's shape: a result that cannot be read is a failure like any other.
+    # The result is read within the call: a result that cannot be read is a failure like any other.
     asked = replace(function, read=lambda result: _rows(function, result, trees, own))
     if any(tree.agent not in own for tree in trees):
         try:
@@ -93,9 +96,10 @@ def _rows(
 def settled(
     guard: Guard, trees: Sequence[Tree], found: Sequence[Review], raw: Sequence[Raw]
 ) -> list[list[float]]:
-    """The settled rewards, [G] for each tree, all finite. A completion without a finite reward
-    leaves its group under a guard with ``failures``; otherwise it earns what a rejected one does.
-    One NaN would make all weights NaN, and authors may know how to make a grader return it."""
+    """Settle rewards, [G] for each tree; all results are finite. A completion without a finite
+    reward leaves its group under a guard with ``failures``; otherwise it earns what a rejected one
+    does. A single NaN would make all weights NaN, and authors may know how to make a grader return
+    NaN."""
     verdicts: list[Verdict] = []
     rewards: Raw = []
     groups: list[Hashable] = []

@@ -1,8 +1,8 @@
 """GenRL: send ids and signatures with a node's texts, so that others can check them.
 
-A GenRL payload has only texts. `Rollouts`, a mixin before its trainer, keeps the ids that were
-sampled, under a public coin if there is one; `Exchange`, around the communication backend, puts
-them into ``Payload.metadata``.
+A GenRL payload has only texts. `Rollouts`, a mixin for GenRL's trainer, keeps the ids that were
+sampled, under a public coin if there is one; `Exchange`, a wrapper around the communication
+backend, puts the ids into ``Payload.metadata``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from grpo_guard.logprob.coin import PublicCoin
 
 
 class Rollout(list[str]):
-    """A prompt's G completions as GenRL represents them, with claims about each: field of
-    `Completion` -> [G]."""
+    """A prompt's G completions as GenRL represents them, a list of texts. ``claims`` maps a field
+    of `Completion` to the value for each completion, [G]."""
 
     def __init__(self, texts: Sequence[str], claims: dict[str, list[Any]]) -> None:
         super().__init__(texts)
@@ -26,8 +26,8 @@ class Rollout(list[str]):
 
 
 def sampling_of(config: Any) -> SamplingSpec:
-    """The sampler that a `GRPOTrainerConfig` describes under a coin; ``top_k=None`` means off.
-    Without a coin GenRL leaves None to transformers, which truncates to 50."""
+    """The sampler that a `GRPOTrainerConfig` describes under a coin, where ``top_k=None`` turns
+    top-k off. Without a coin, GenRL leaves None to transformers, whose default is 50."""
     return SamplingSpec(
         engine="transformers",
         temperature=config.temperature,
@@ -40,17 +40,18 @@ def sampling_of(config: Any) -> SamplingSpec:
 
 
 class Rollouts:
-    """Mixin before `GRPOLanguageTrainerModule` whose rollouts keep their token ids."""
+    """Mixin that makes rollouts keep their token ids; goes before `GRPOLanguageTrainerModule` among
+    the bases of a class."""
 
     _coin: tuple[PublicCoin, Any, str] | None = None
 
     def under_coin(self, coin: PublicCoin, state: Any, node: Any) -> None:
-        """From now on, draw the one completion that the coin determines for each slot, in the round
-        of the `GameState`, for the node that its peers know under this name."""
+        """From now on, sample for each slot the only completion that the coin allows, in the round
+        of the `GameState` ``state``. ``node`` is the name by which peers know this node."""
         self._coin = coin, state, str(node)
 
     def generate(self, inputs: Any, return_completion_ids: bool = False, stage: int = 0) -> Any:
-        """GenRL's method, returning a `Rollout` for each prompt."""
+        """Generate completions like GenRL's method, but return a `Rollout` for each prompt."""
         tokenizer: Any = self.processing_class  # type: ignore[attr-defined]
         eos = [int(tokenizer.eos_token_id)]
         if self._coin is None:
@@ -70,7 +71,7 @@ class Rollouts:
         coin, state, node = self._coin
         me: Any = self
         size = me.args.num_generations
-        # As the verifier sees them: GenRL's own code adds special tokens to the template's.
+        # Encoded as the verifier does; GenRL itself adds special tokens to those of the template.
         encoded = [
             tokenizer.apply_chat_template(
                 prompt, tokenize=True, return_dict=False, add_generation_prompt=True
@@ -93,14 +94,15 @@ class Rollouts:
 
 
 def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
-    """Remove the padding after the end."""
+    """Remove the padding after the first end-of-sequence token."""
     from grpo_guard.logprob.replay.generate import until_eos
 
     return list(until_eos(ids, eos))
 
 
 class Around:
-    """A wrapper of one of GenRL's objects, which does everything else."""
+    """A wrapper around one of GenRL's objects, to which it delegates everything that a subclass
+    does not define."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -112,8 +114,10 @@ class Around:
 
 
 class Exchange(Around):
-    """A communication backend that adds to each payload what ``claims`` returns for ``{batch:
-    [Payload]}`` and this node's name. ``warn`` logs a failure once."""
+    """A communication backend that adds claims to the payloads it sends.
+
+    ``claims`` is called with ``{batch: [Payload]}`` and this node's name, and returns the claims
+    for each payload. ``warn`` logs a failure once."""
 
     def __init__(
         self,
@@ -125,7 +129,8 @@ class Exchange(Around):
         self._claims, self._warn = claims, warn
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """The backend's method, with claims in the metadata of ``{batch: [Payload]}``."""
+        """Exchange objects like the backend's method, after adding claims to the metadata of
+        ``{batch: [Payload]}``."""
         try:
             claims = self._claims(obj, self._inner.get_id())
             sent = {
@@ -133,7 +138,7 @@ class Exchange(Around):
                 for batch, row in obj.items()
             }
         except Exception as error:
-            # Better that peers lack the claims than that this node loses its peers.
+            # It is better to send payloads without claims than to send none.
             self._warn("rollouts are sent without ids and signatures", error)
             sent = obj
         return self._inner.all_gather_object(sent, *args, **kwargs)

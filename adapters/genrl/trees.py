@@ -1,9 +1,9 @@
 """GenRL: read and check peers' game trees before GenRL touches them.
 
-GenRL trusts what it receives, and most errors cost more than the tree. A batch id that is not its
-question's hash raises halfway through a transplant and ends the game; a group of another size, or
-an answer of another type, raises in the training step, where GenRL swallows it and the node learns
-nothing. So trees that do not resemble this node's own are stopped here.
+GenRL trusts what it receives, and most errors cost more than the tree. A batch id that is not the
+hash of its question raises halfway through a transplant and ends the game; a group of another size,
+or an answer of another type, raises in the training step, where GenRL swallows the exception and
+the node learns nothing. So trees that do not resemble this node's own are stopped here.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ CLAIMS: Final = "grpo_guard"
 """The metadata key under which a node says how its completions were sampled."""
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
-"""Characters, numbers and containers of one tree's world state and metadata, besides ids."""
+"""Maximum number of characters, numbers and containers in a tree's world state and metadata, not
+counting ids."""
 MOST_DEPTH: Final = 32
-_CHARACTERS_PER_TOKEN: Final = 64  # texts far longer are not worth tokenising
+_CHARACTERS_PER_TOKEN: Final = 64  # far longer texts are refused untokenised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """One node of a game tree: a prompt and its G completions, all by one agent.
+    """One node of a game tree: a prompt and its G completions, all by the same agent.
 
     Args:
-        agent: As GenRL names it; over hivemind a peer id, which is not authenticated.
-        batch, place: Its batch id, and its index among the batch's nodes in this stage.
-        payload: GenRL's `Payload`, or a node of this node's own tree: world_state, actions,
-            metadata.
-        prompt: What the trainer conditions on.
-        asked: Whether this node has the same prompt, so that what the prompt requests may be
-            answered. A peer writes its trees' world states, including the questions.
-        problem: Why it must not reach GenRL.
+        agent: The author's name in GenRL; over hivemind a peer id, which is not authenticated.
+        batch, place: The tree's batch id, and its index among the batch's trees in this stage.
+        payload: GenRL's `Payload` as received, or the tree node in this node's own game state, with
+            world_state, actions and metadata.
+        prompt: The prompt that the trainer conditions on.
+        asked: Whether this node has the same prompt, so that a completion may do what the prompt
+            requests. A peer writes the world states of its trees, including the questions.
+        problem: The reason why the tree must not reach GenRL; None if it may.
     """
 
     agent: Any
@@ -58,7 +59,7 @@ class Tree:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Distinguishes it from all others of its stage, even if it has been copied since."""
+        """A key that distinguishes the tree from all others in its stage and survives copying."""
         return (self.agent, self.batch, tuple(self.texts))
 
     def environment(self, name: str) -> Any:
@@ -67,8 +68,8 @@ class Tree:
         return fields.get(name) if isinstance(fields, Mapping) else None
 
     def rows(self, round: int, *, named: bool = True) -> list[Row]:
-        """Its completions, [G]; if it cannot be used, one row that is rejected as malformed. Unless
-        ``named``, only an envelope identifies the sender."""
+        """The tree's completions as rows, [G], or a single row that is rejected as malformed if the
+        tree has a problem. Unless ``named``, only a signed envelope identifies the sender."""
         name = str(self.agent) if named else None
         if self.problem is not None:
             return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
@@ -78,7 +79,7 @@ class Tree:
             received(
                 self.prompt,
                 text,
-                decoded=True,  # the trainer encodes the text, and ids are a claim for verifiers
+                decoded=True,  # the trainer encodes the text; ids are only a claim for verifiers
                 completion_ids=read(_ids_of, claims.get("completion_ids"), slot),
                 prompt_trusted=self.asked,
                 metadata={} if envelope is None else {"envelope": envelope},
@@ -109,21 +110,21 @@ def _of(values: Any, slot: int) -> Any:
 
 
 def _ids_of(values: Any, slot: int) -> Any:
-    """A completion's ids. Only lists are read, because `Form.problem` has counted their parts: a
-    backend that unpickles can pass a range of millions, or an endless iterator."""
+    """A completion's claimed ids. Only lists and tuples are read, whose parts `Form.problem` has
+    counted: a backend that unpickles could pass a range of millions, or an endless iterator."""
     ids = _of(values, slot)
     return ids if ids is None or type(ids) in (list, tuple) else Unread(type(ids).__name__)
 
 
 def _enveloped(values: Any, slot: int) -> Any:
-    """The envelope, or a text in its place: a backend that unpickles can pass any object of this
-    process, such as the one that marks admitted completions."""
+    """The envelope of a completion, or its type's name if it is not a dict: a backend that
+    unpickles can pass any object of this process, such as the mark of an admitted completion."""
     envelope = _of(values, slot)
     return envelope if envelope is None or type(envelope) is dict else type(envelope).__name__
 
 
 def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
-    """The trees in the local state."""
+    """The trees of these agents in the local game state."""
     return [
         Tree(agent, batch, place, node)
         for agent, batches in state.trees.items()
@@ -135,13 +136,13 @@ def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of this game's trees, derived from this node's ``own`` in the stage.
+    """The form that trees of this game must have, derived from this node's own trees in the stage.
 
     Args:
         own: This node's trees.
-        group_size: G, if this node has no trees in this round.
-        tokenizer: The trainer's.
-        longest: Most tokens of a completion.
+        group_size: Number of completions per tree (G), used if this node has no trees in the round.
+        tokenizer: The trainer's tokenizer.
+        longest: Maximum number of tokens in a completion.
     """
 
     own: tuple[Tree, ...]
@@ -155,7 +156,8 @@ class Form:
 
     @cached_property
     def fields(self) -> frozenset[str]:
-        """Fields that every own world state has: rewards read them, and raise if one is missing."""
+        """Fields that all of this node's world states have: reward functions read these fields, and
+        raise if one is missing."""
         kept = [getattr(tree.payload.world_state, STATES[0], None) for tree in self.own]
         named = [frozenset(fields) for fields in kept if isinstance(fields, Mapping)]
         return frozenset.intersection(*named) if named else frozenset()
@@ -170,7 +172,8 @@ class Form:
         return frozenset(special_ids(self.tokenizer))
 
     def problem(self, tree: Tree) -> str | None:
-        """Why it must not reach GenRL, or None. If it raises, the tree cannot be read either."""
+        """The reason why a tree must not reach GenRL, or None. If this method raises, the tree
+        cannot be read and must not reach GenRL either."""
         state, actions = tree.payload.world_state, tree.payload.actions
         if not is_name(tree.batch):
             return f"batch id: expected a text or an integer, got {shown(tree.batch)}"
@@ -195,7 +198,7 @@ class Form:
         return self._problem_of_texts(actions)
 
     def tokenless(self, tree: Tree) -> int:
-        """How many of its completions have no token for GenRL to train on."""
+        """The number of completions in a tree that have no token for GenRL to train on."""
         return sum(not ids for ids in self._ids(tree.texts))
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
@@ -218,7 +221,7 @@ class Form:
 
 
 def is_name(value: Any) -> bool:
-    """Whether it can be an agent's name or a batch's id, which are printed and remembered."""
+    """Whether a value can be an agent's name or a batch id, which are printed and remembered."""
     if isinstance(value, str):
         return type(value) is str and len(value) <= MAX_NAME
     return type(value) is int and integer_from(value) is not None
@@ -232,7 +235,8 @@ def _hash_of(tree: Tree) -> str | None:
 
 
 def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
-    """Whether a sender's structure has at most ``most`` parts, ``deepest`` deep; never recurses."""
+    """Whether a structure has at most ``most`` parts and is nested at most ``deepest`` levels deep.
+    Iterative, so hostile nesting cannot exhaust the stack."""
     pending = [(value, 0)]
     while pending:
         part, depth = pending.pop()
@@ -250,8 +254,10 @@ def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
 
 
 def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> Iterator[Tree]:
-    """Check the trees in one agent's ``{batch: [Payload]}``, at most ``each`` of them: as many as
-    this node sends in a stage. Keys of known trees are ``skipped``."""
+    """Yield the first ``each`` trees that an agent sent, with a problem if they are unusable.
+
+    ``payloads`` is the pair of an agent and its ``{batch: [Payload]}``. Trees whose key is in
+    ``skipped`` arrived earlier, and count as sent twice."""
     agent, batches = payloads
     if not isinstance(batches, dict):
         yield Tree(agent, None, 0, None, problem=f"expected batches, got {shown(batches)}")
@@ -268,7 +274,7 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
             problem = form.problem(tree)
             if problem is None and tree.key in seen:
                 problem = "sent twice"
-        except Exception as error:  # any kind of object, if the backend preserves them
+        except Exception as error:  # payloads may be any kind of object
             problem = f"it could not be read: {type(error).__name__}"
         else:
             if problem is None:

@@ -1,13 +1,14 @@
 """OpenRLHF: the ``AgentExecutor`` of an agent file (``--train.agent_func_path FILE.py``).
 
-An executor sees what a reward function does not: token ids, the rollout's log-probs, the ranges of
-tokens that are trained on, and, here, all samples of a prompt together. So it can leave a
-completion out of its group and single tokens out of the loss.
+Unlike a reward function, an executor sees token ids, the rollout's log-probs, the ranges of tokens
+that are trained on and, with this mixin, all samples of a prompt together. So it can leave a
+completion out of its group, and single tokens out of the loss.
 
 OpenRLHF itself cannot leave a sample out: a reward of None ends the run later with another error,
 NaN spoils the whole group, and a sample without trained tokens makes its KL term 0/0. So a left-out
-sample gets the mean reward of those that stay, which is the group's mean without it, so that its
-own advantage is 0; and it keeps one token, so that a KL term has almost nothing to train on.
+sample gets the mean reward of the remaining ones, which makes its own advantage 0 and does not
+change the group's mean; and it keeps a single token, so that a KL term has almost nothing to train
+on.
 """
 
 from __future__ import annotations
@@ -33,26 +34,28 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedAgent:
-    """Mixin before an executor that guards its results; docs/openrlhf.md says what it logs, and
-    what happens if the guard or a reward fails.
+    """Mixin that guards an executor's results; goes before the executor among the bases of a class.
+    See docs/openrlhf.md for the metrics it logs, and for failures of the guard or of a reward.
 
-    Every policy can be carried out. Several turns are one completion; the tokens between their
-    ``action_ranges`` are `Completion.given`.
+    Every policy can be carried out. A sample of several turns is one completion; the tokens between
+    its ``action_ranges`` are `Completion.given`.
 
     Attributes:
-        guard: Set it in the class.
-        mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
-            these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
+        guard: The guard, which the class must set.
+        mask_spans: Whether a rejected completion whose verdict rests on tokens keeps its reward and
+            loses these tokens. Poison that no finding names is then trained on: see
+            `flagged_tokens`.
         special: Ids of special tokens that a response with a ``node`` may contain within its turns.
-            Others are refused, except the one that ends a turn: the judged text omits them.
-        nodes: Names with figures of their own; all others share ``others``. Names are not learnt
-            from samples, because OpenRLHF ends the run if samples log different names.
-        read_early: Whether texts are read while the prompt's other samples are still to come.
+            Other special tokens are refused, except the one that ends a turn, because the judged
+            text omits them.
+        nodes: Names of nodes with figures of their own; all other nodes share ``others``. Names are
+            not learnt from samples, because OpenRLHF ends the run if samples log different names.
+        read_early: Whether to read a text before the prompt's other samples have arrived.
 
     Raises:
-        FrameworkError: when the class is defined, if another ``execute`` would run before this one;
-            on instantiation, without a guard, with too old a release, or with ``mask_spans`` and
-            ``on_long="scale"``.
+        FrameworkError: when the class is defined, if another ``execute`` would run before the
+            guarded one; on instantiation, if there is no guard, if OpenRLHF is too old, or if
+            ``mask_spans`` is combined with ``on_long="scale"`` or a guard that only watches.
     """
 
     guard: ClassVar[Guard]
@@ -61,7 +64,8 @@ class GuardedAgent:
     nodes: ClassVar[Sequence[str]] = ()
     read_early: ClassVar[bool] = True
 
-    # What outlasts a group: names that were logged, and how many groups in a row had no reward.
+    # State kept across groups: the names that were logged, and the number of consecutive groups
+    # without any reward.
     _siblings: GroupBarrier[tuple[Rollout, Texts], dict[str, Any]]
     _logged: dict[str, float]
     _unrewarded: int
@@ -70,7 +74,7 @@ class GuardedAgent:
         super().__init_subclass__(**kwargs)
         before = cls.__mro__[: cls.__mro__.index(GuardedAgent)]
         for base in before:
-            # It would run without calling the guard, and no one would notice.
+            # This base's `execute` would run without calling the guard, and no one would notice.
             if "execute" in vars(base) and not issubclass(base, GuardedAgent):
                 raise FrameworkError(
                     f"{cls.__name__}: {base.__name__}.execute would run without the guard; "
@@ -78,7 +82,7 @@ class GuardedAgent:
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GuardedAgent:
-        # Here, because executors may define an __init__ that does not call super's.
+        # Not in __init__, because executors may define one that does not call super().__init__.
         require_release("openrlhf")
         if not isinstance(getattr(cls, "guard", None), Guard):
             raise FrameworkError(
@@ -107,13 +111,14 @@ class GuardedAgent:
         images: Any = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """The executor's answer, guarded. All samples of one prompt share ``sampling_params``.
+        """Run the executor, and return its guarded answer. All samples of a prompt must share the
+        same ``sampling_params`` object.
 
         Raises:
             Exception: raised by the executor, unchanged.
             AbstainError: the policy says to raise.
         """
-        run = super().execute  # type: ignore[misc]  # of the class after this one
+        run = super().execute  # type: ignore[misc]  # the executor's own method
         original: dict[str, Any] = {}
 
         async def work() -> tuple[Rollout, Texts]:
@@ -139,7 +144,8 @@ class GuardedAgent:
                 self.guard.read_early(*parts_of([rollout.row(texts, "", 0)]))
             return rollout, texts
 
-        # The object itself, which `work` keeps alive: a prompt may be sampled twice at once.
+        # Keyed by the identity of the object, which `work` keeps alive, because the same prompt may
+        # be sampled twice at once.
         answer = await self._siblings.submit((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
             # A repaired response keeps the executor's own values as well.
@@ -172,7 +178,7 @@ class GuardedAgent:
             logger.warning("left out of a group of one: its reward is 0, without others' mean")
         logged = [_plain_logs(answer) for answer, _ in answers]
         # A failed reward has logged nothing, and OpenRLHF fails if samples log different names.
-        # Collect the whole group's names first: the failed sample may be its first.
+        # Collect the names of the whole group first: the failed sample may be the first one.
         self._logged |= {name: 0.0 for own in logged for name in own}
         return [
             {
@@ -210,7 +216,7 @@ class GuardedAgent:
         return review(self.guard, [r.row(texts[i], name, i) for i, r in enumerate(rollouts)])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether so many groups had no reward at all that the run should stop."""
+        """Whether so many consecutive groups had no reward at all that the run should stop."""
         rewards = [number(rollout.response.get("reward")) for rollout in rollouts]
         failed = [reward for reward in rewards if reward is None or not math.isfinite(reward)]
         self._unrewarded = self._unrewarded + 1 if rewards == [None] * len(rewards) else 0
@@ -223,7 +229,8 @@ class GuardedAgent:
 
 
 def _plain_logs(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Its logged numbers as plain floats, like the zeros that fill gaps; others are unchanged."""
+    """The numbers that an answer logs as plain floats, like the zeros that fill gaps; values of
+    other types are unchanged."""
 
     def plain(value: Any) -> Any:
         try:

@@ -1,10 +1,10 @@
 """OpenRLHF: collect a prompt's samples, and settle them once all are judged.
 
-Each sample is executed separately, but an engine starts all samples of a prompt at once, in one
-`asyncio.gather`, and the trainer waits for all of them. So nothing has to declare how many there
-are: each gives the event loop one turn before it begins, in which its siblings start. And no sample
-waits longer for siblings than the trainer does anyway, so there is no time-out: it would split
-groups and save no time.
+Each sample is executed separately, but an engine starts all samples of a prompt at once, in a
+single `asyncio.gather`, and the trainer waits for all of them. So the number of samples need not be
+declared: each sample yields to the event loop once before it begins, so that its siblings can
+start. And no sample waits longer for siblings than the trainer does anyway, so there is no
+time-out, which would split groups and save no time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from grpo_guard.guard.settled_groups import SettledGroups
 def settle_group(
     guard: Guard, rollouts: Sequence[Rollout], found: Review | None, *, mask_spans: bool
 ) -> list[tuple[dict[str, Any], bool]]:
-    """Each sample's answer without its logs, and whether it is left out.
+    """Return each sample's answer without its logs, and whether the sample is left out.
 
     Args:
-        guard: Its policy applies.
+        guard: The guard whose policy is applied.
         rollouts: The samples of one prompt.
-        found: None = the guard could not judge: all are left out.
-        mask_spans: Rejected samples lose flagged tokens and keep their reward.
+        found: The review of the samples; None if the guard could not judge. All samples are then
+            left out.
+        mask_spans: Whether rejected samples lose flagged tokens and keep their reward.
 
     Raises:
         AbstainError: a verdict is an abstention and the policy says to raise.
@@ -54,8 +55,8 @@ def settle_group(
     scored = [number(rollout.response.get("scores")) for rollout in rollouts]
     rewards = settled(raw)
     scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
-    # A sample without own tokens cannot earn: its reward would train the prompt's. A repaired one
-    # is not its author's work: it is not trained on, whatever the policy.
+    # A sample without tokens of its own cannot earn a reward, which would train the prompt's
+    # tokens. A repaired sample is not its author's work, so it is never trained on.
     out = [
         reward is None or not rollout.turns or rollout.problem is not None
         for reward, rollout in zip(rewards, rollouts, strict=True)
@@ -78,7 +79,8 @@ def settle_group(
 
 
 def _masked(rollouts: Sequence[Rollout], found: Review | None) -> list[list[Span] | None]:
-    """For rejected samples, the ranges without flagged tokens; None = no tokens are removed."""
+    """The action ranges of each rejected sample without its flagged tokens; None for a sample from
+    which no tokens are removed."""
     if found is None:
         return [None] * len(rollouts)
     return [
@@ -92,19 +94,19 @@ Judged = TypeVar("Judged")
 
 
 class GroupBarrier(Generic[Brought, Judged]):
-    """Groups the tasks of one event loop, and has ``judge`` compute each group's results, in order,
-    once. Keeps a group until it is complete, and no results."""
+    """Groups the tasks of an event loop, and calls ``judge`` once per group to compute its results,
+    in order. A group is kept until it is complete; results are not kept."""
 
     def __init__(self, judge: Callable[[Sequence[Brought]], Awaitable[Sequence[Judged]]]) -> None:
         self._judge = judge
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do the work, wait for the siblings, and return the result for this one.
+        """Do a task's work, wait for its siblings, and return the task's result.
 
-        Siblings share the ``key`` until they are judged. An exception of the work is raised here,
-        and the others are judged without it; an exception of ``judge`` is raised for the whole
-        group.
+        Siblings share the ``key`` until they are judged. An exception raised by ``work`` is raised
+        here, and the siblings are judged without this task; an exception raised by ``judge`` is
+        raised for the whole group.
         """
         group = self._open.setdefault(key, _Group())
         place = group.started
@@ -118,7 +120,7 @@ class GroupBarrier(Generic[Brought, Judged]):
             if not group.running:
                 del self._open[key]
                 if group.brought:
-                    # Of its own: cancelling one sibling must not cancel the others' judgement.
+                    # A separate task: cancelling one sibling must not cancel judging the others.
                     group.judging = asyncio.create_task(self._judged(group))
                     group.complete.set()
         await group.complete.wait()

@@ -1,13 +1,13 @@
 """OpenRLHF: the ``reward_func`` of a Python reward file (``--reward.remote_url FILE.py``).
 
 OpenRLHF calls ``reward_func([query], [prompt], [label])`` in threads, one completion at a time, and
-takes ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
+expects ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
 NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
-the guarded function does not raise for a failure of the guard, returns finite numbers only, and
-always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; for several samples, a
-list). Errors of the reward function itself are raised as without a guard. Each call is a batch of
-one, so ``Policy.abstain_window`` counts completions. `openrlhf.agent` sees token ids and whole
-groups.
+the guarded function does not raise if the guard fails, returns only finite numbers, and always logs
+``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; a list if there are several
+samples). Errors of the reward function itself are raised as without a guard. Each call is a batch
+of one, so ``Policy.abstain_window`` counts completions. To judge token ids and whole groups, use
+`openrlhf.agent`.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ from grpo_guard.guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
 T = TypeVar("T")
-# If the prompt has lost its beginning, at least this many characters of the query must match it.
+# Minimum number of characters of the query that must match a prompt that has lost its beginning.
 LEAST_OVERLAP: Final = 32
 
 
 class OpenRLHFAdapter:
-    """Guards a ``reward_func(queries, prompts, labels)``."""
+    """Guards a reward function ``reward_func(queries, prompts, labels)``."""
 
     recognised_by: ClassVar = frozenset({"queries", "prompts", "labels"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a reward function; the result takes the three lists by position or by name.
+        """Wrap a reward function; the wrapper takes the three lists by position or by name.
 
-        Past the policy's ``max_abstain_rate``, and if the guard itself fails (a ledger on a full
-        disk), rewards are at most 0, ``guard_abstain`` is 1, and each call logs an error.
+        If abstentions exceed the policy's ``max_abstain_rate``, or the guard itself fails (such as
+        a ledger on a full disk), rewards are at most 0, ``guard_abstain`` is 1, and each call logs
+        an error.
 
         Raises:
-            FrameworkError: a list or an async function (OpenRLHF takes one and does not await), a
-                policy that leaves completions out of their group or wants to raise, or a release
-                of OpenRLHF that is too old.
+            FrameworkError: the reward is a list (OpenRLHF takes one function) or an async function
+                (which OpenRLHF does not await), the policy leaves completions out of their group or
+                says to raise, or the installed OpenRLHF is too old.
         """
         parts = self.parts(reward, guard)
 
@@ -70,7 +71,8 @@ class OpenRLHFAdapter:
         return parts.function.dress(guarded)
 
     def parts(self, reward: Any, guard: Guard) -> GuardedReward:
-        """The parts of `wrap`, for a server that reviews several calls at once; same errors."""
+        """Build the parts of a wrapped function, for a server that reviews several calls at once.
+        Raises the same errors as `wrap`."""
         require_release("openrlhf")
         require_one(reward, "OpenRLHF")
         cannot = without_leaving_out("OpenRLHF") | {
@@ -81,7 +83,8 @@ class OpenRLHFAdapter:
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
-        # Scores have their own guard: a veto lowers a score to the lowest score, not reward.
+        # Scores have a guard of their own: a veto lowers a score to the lowest score, not to the
+        # lowest reward.
         return GuardedReward(function, guard, Guard(guard.verifier, policy=guard.policy))
 
 
@@ -97,7 +100,7 @@ class GuardedReward:
     def admitted(
         self, queries: Texts, prompts: Texts, labels: Sequence[Any]
     ) -> AdmittedBatch | None:
-        """The completions, prepared for the verifier; None = the guard cannot judge them."""
+        """Prepare the completions for the verifier; None if the guard cannot judge them."""
         rows = parts_of(rows_from(queries, prompts, labels))
         return _looked(lambda: self.guard.admit(*rows))
 
@@ -112,9 +115,9 @@ class GuardedReward:
         """Call the function and settle its rewards.
 
         Args:
-            known: From `admitted`; None = nothing earns.
+            known: The result of `admitted`. If None, no completion earns a reward above 0.
             verdicts: The verifier's verdicts on `AdmittedBatch.unsettled`.
-            queries, prompts, labels: As OpenRLHF sends them.
+            queries, prompts, labels: The lists that OpenRLHF sends, one item per completion.
         """
         function = self.function
         review = (
@@ -146,14 +149,15 @@ class GuardedReward:
 
 
 def _looked(look: Callable[[], T]) -> T | None:
-    """The guard's result; None if it fails."""
+    """Return the result of ``look``; None, after logging an error, if the guard fails."""
     try:
         return look()
     except AbstainError as error:
         logger.error("the guard cannot judge: %s", error)
     except Exception as error:
-        # If raised, it would be swallowed: the reward becomes None, and the run ends later with
-        # another error. If ignored, a full disk would switch the guard off.
+        # If the error were raised, OpenRLHF would swallow it: the reward would become None, and the
+        # run would end later with another error. If it were ignored, a full disk would switch the
+        # guard off.
         logger.error("the guard failed", exc_info=error)
     return None
 
@@ -165,11 +169,12 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
-    """A query is the prompt and the completion in one text; the label is the reference.
+    """Build rows from OpenRLHF's lists. A query is the prompt and the completion in one text; the
+    label is the reference.
 
     Raises:
-        TypeError: one of the three is not a list.
-        ValueError: they differ in length.
+        TypeError: any of the three arguments is not a list.
+        ValueError: the lists differ in length.
     """
     for name, given in (("queries", queries), ("prompts", prompts), ("labels", labels)):
         if isinstance(given, str | bytes) or not hasattr(given, "__len__"):
@@ -185,17 +190,18 @@ def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row
 
 
 def completion_text(query: str, prompt: str) -> str:
-    """The author's text; the whole query if its prompt cannot be identified.
+    """Extract the author's text from a query; the whole query if the prompt cannot be identified.
 
     A query is prompt and completion, decoded together with their special tokens. So it ends with
-    the token that ended the turn, and need not begin with the prompt as given: decoding may move
-    blanks, and a prompt that was too long has lost its beginning. If either were read as the
-    author's text, it would look like a written-out chat template, and screens would reject every
-    honest completion.
+    the token that ended the turn, and does not always begin with the prompt as given: decoding may
+    move blanks, and a prompt that was too long has lost its beginning. If the end token or the
+    prompt were read as the author's text, the text would look like a written-out chat template, and
+    screens would reject every honest completion.
     """
     text = _after(query, prompt)
     for end in ENDS:
-        # Only one, at the very end: if there are several, or text after it, the author wrote them.
+        # Remove only one end token, at the very end: if there are several, or if text follows, the
+        # author wrote them.
         if text.endswith(end):
             return text[: -len(end)]
     return text
@@ -211,7 +217,8 @@ def _after(query: str, prompt: str) -> str:
 
 
 def _end_without_blanks(query: str, prompt: str) -> int | None:
-    """The end of the prompt in the query, if only blanks differ."""
+    """Index of the end of the prompt in the query, if they differ only in blanks; otherwise
+    None."""
     at = 0
     for character in prompt:
         if character.isspace():
@@ -227,8 +234,9 @@ def _end_without_blanks(query: str, prompt: str) -> int | None:
 
 
 def _end_of_truncated(query: str, prompt: str) -> int | None:
-    """The end of the prompt, if the query begins with the last part of it, word for word: if a few
-    words were enough, an author could repeat them, and the text before them would go unread."""
+    """Index of the end of the prompt, if the query begins with the last part of the prompt, word
+    for word; otherwise None. If a few matching words were enough, an author could repeat them, and
+    the text before them would go unread."""
     start, at = query[:LEAST_OVERLAP], 0
     if len(start) < LEAST_OVERLAP:
         return None

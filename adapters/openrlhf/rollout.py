@@ -1,9 +1,9 @@
 """OpenRLHF: read, repair and return one sample of an agent executor.
 
-An executor may return what other nodes wrote. The trainer does not check it: an id that the model
-does not have ends the run, an invalid log-prob makes the whole batch's loss NaN, one of -1000 makes
-its sample's weight infinite, and special tokens do not appear in the judged text. Such a response
-is repaired, rejected as malformed and left out of its group.
+An executor may return samples that other nodes wrote. The trainer does not check them: a token id
+outside the model's vocabulary ends the run, an invalid log-prob makes the whole batch's loss NaN, a
+log-prob of -1000 makes its sample's weight infinite, and special tokens do not appear in the judged
+text. Such a response is repaired, rejected as malformed and left out of its group.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class Rollout:
     """The result of `execute` for one sample.
 
     Args:
-        response: ``observation_tokens`` (all ids, [T]), ``action_ranges`` (half-open, in T),
-            ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may name its
-            author.
-        limit: Tokens that the trainer keeps; it cuts off the rest.
-        problem: What was repaired, see `sanitize_response`; such a sample is not trained on.
-        asked: The prompt that the trainer gave; None = not known.
-        begins: The token from which it is read, if that precedes the first one that trains.
+        response: The executor's result: ``observation_tokens`` (all ids, [T]), ``action_ranges``
+            (half-open, in T), ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key
+            ``node`` may name the author.
+        limit: Number of tokens that the trainer keeps; it cuts off the rest.
+        problem: Description of what was repaired, see `sanitize_response`; such a sample is not
+            trained on. None if nothing was repaired.
+        asked: The prompt that the trainer gave; None if unknown.
+        begins: Index of the token from which the sample is read, if that precedes the first token
+            that is trained on.
     """
 
     response: Mapping[str, Any]
@@ -54,24 +56,24 @@ class Rollout:
 
     @property
     def turns(self) -> list[Span]:
-        """The spans of tokens that the policy wrote, in order of position: the trainer accepts
-        ranges in any order, and a peer's first range may come after its poison, which would pass as
-        part of the prompt."""
+        """The spans of tokens that the policy wrote, sorted by position. The trainer accepts ranges
+        in any order, so a peer could list a range that follows its poison first, and unless sorted,
+        the poison would pass as part of the prompt."""
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return sorted((start, end) for start, end in given if start < end)
 
     @property
     def answer(self) -> Span:
-        """The span that is read: from the first token that the policy wrote, or from `begins`, to
-        its last one; empty if it wrote none."""
+        """The span of tokens that the guard reads: from the first token that the policy wrote, or
+        from `begins`, to the last token that the policy wrote; empty if the policy wrote none."""
         turns = self.turns or [(len(self.ids), len(self.ids))]
         first = turns[0][0]
         begins = first if self.begins is None else min(first, self.begins)
         return begins, max(end for _, end in turns)
 
     def with_line_before(self, tokenizer: Any) -> Rollout:
-        """The same, read from a line's beginning, if a peer chose where its answer begins,
-        because its prompt is not the one that the trainer gave."""
+        """Return the rollout, read from the beginning of the line that its answer continues if a
+        peer chose where the answer begins, that is, if the prompt is not the trainer's."""
         first, prompt = self.answer[0], self.response.get("prompt")
         asked = isinstance(prompt, str) and prompt == self.asked
         if self.response.get("node") is None or (asked and self._prompt_is_whole(tokenizer, first)):
@@ -79,9 +81,9 @@ class Rollout:
         return replace(self, begins=line_before(self.ids, first, Detokenizer.of(tokenizer)))
 
     def texts(self, tokenizer: Any) -> Texts:
-        """The prompt, and the turns as one text. A response with a ``node`` is decoded with all
-        special tokens except one that closes a turn. ``tokenizer`` is the policy's, or a processor
-        that contains it."""
+        """The prompt, all turns as one text, and the given spans in this text. A response with a
+        ``node`` is decoded with all special tokens except one that closes a turn. ``tokenizer`` is
+        the policy's tokenizer, or a processor that contains it."""
         start, end = self.answer
         mask = [0] * (end - start)
         for a, b in self.turns:
@@ -104,9 +106,9 @@ class Rollout:
         return received("", "", node=self.response.get("node")).completion.node
 
     def row(self, texts: Texts, group: str, slot: int) -> Row:
-        """All its turns (the result of `texts`) as one completion, empty without turns, with the
-        name of its group and its place there. One that was cut off at the token limit has
-        ``finish_reason="length"``."""
+        """Build one completion from all turns, given as the result of `texts`; it is empty if there
+        are no turns. ``group`` and ``slot`` are the name of the group and the sample's place in it.
+        A completion that was cut off at the token limit has ``finish_reason="length"``."""
         response, (start, end) = self.response, self.answer
         asked, text, given = texts
         truncated = response.get("truncated")
@@ -130,8 +132,8 @@ class Rollout:
         )
 
     def without_flagged(self, verdict: Verdict) -> list[Span] | None:
-        """Action ranges without the tokens that a rejection rests on; None if that does not save
-        the sample."""
+        """The action ranges without the tokens that a rejection rests on; None if the sample must
+        be left out all the same."""
         start, end = self.answer
         spans = flagged_tokens(verdict, end - start)
         flagged = [(start + a, start + b) for a, b in spans]
@@ -139,7 +141,8 @@ class Rollout:
         return left if spans and self._trains(left) else None
 
     def least(self) -> list[Span]:
-        """The minimum to train on: one token, because none at all makes the KL term 0/0."""
+        """The smallest possible action ranges, a single token, because a sample without any trained
+        token makes the KL term 0/0."""
         for start, end in self.turns:
             if max(start, 1) < min(end, self.limit):
                 return [(max(start, 1), max(start, 1) + 1)]
@@ -147,12 +150,13 @@ class Rollout:
         return [(last, last + 1)] if last > 0 else []
 
     def ranges(self) -> list[Span]:
-        """The action ranges, or `least` if the trainer would see none of them."""
+        """The action ranges, or `least` if the trainer would train on none of their tokens."""
         given = [tuple(span) for span in self.response["action_ranges"]]
         return given if self._trains(self.turns) else self.least()
 
     def _prompt_is_whole(self, tokenizer: Any, start: int) -> bool:
-        """Whether the given prompt is complete: one that is too long is cut."""
+        """Whether the ids before ``start`` are the complete prompt; the trainer cuts a prompt that
+        is too long."""
         prompt = self.response.get("prompt")
         if not isinstance(prompt, str):
             return False
@@ -166,7 +170,7 @@ class Rollout:
         return list(given) == list(self.ids[:start])
 
     def _trains(self, spans: Sequence[Span]) -> bool:
-        # The first token has nothing before it to be predicted from.
+        # The first token does not count, because nothing before it could predict it.
         return any(max(start, 1) < min(end, self.limit) for start, end in spans)
 
     def _log_probs(self, start: int, end: int) -> tuple[float, ...] | None:
@@ -176,8 +180,8 @@ class Rollout:
 
 
 def number(value: Any) -> float | None:
-    """A reward in any form that executors use: a number, a tensor of one, a list of one. Raises
-    TypeError or ValueError for anything else."""
+    """Convert a reward in any form that executors use to a float: a number, or a tensor or list
+    that contains one number. Raises TypeError or ValueError for anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value
     while isinstance(value, list | tuple):
         if len(value) != 1:
@@ -192,7 +196,8 @@ def number(value: Any) -> float | None:
 def sanitize_response(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """`repaired`; if the response cannot be read at all, two harmless tokens replace it."""
+    """Repair a response as `repaired` does; if the response cannot be read at all, two harmless
+    tokens take the place of its ids."""
     try:
         return repaired(response, tokenizer, limit, special)
     except Exception as error:
@@ -208,17 +213,17 @@ def sanitize_response(
 def repaired(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """The response in a form that the trainer can use, and what was wrong with it.
+    """Return the response in a form that the trainer can use, and the problem with it, or None.
 
-    Special tokens and lengths are checked if a response names its ``node``: your own engine stops
-    by itself, and your own policy may do with such tokens what it likes.
+    Special tokens and lengths are checked only if a response names its ``node``: your own engine
+    stops by itself, and your own policy may use special tokens as it likes.
 
     Args:
         response: The result of `execute`.
-        tokenizer: The policy's, or a processor that contains it.
-        limit: Tokens that the trainer keeps. No honest sampler exceeds it, and millions of tokens
-            would delay everyone that this engine serves.
-        special: Ids of special tokens that a turn may contain; they are then shown.
+        tokenizer: The policy's tokenizer, or a processor that contains it.
+        limit: Number of tokens that the trainer keeps. No honest sampler exceeds the limit, and
+            millions of tokens would delay everyone that this engine serves.
+        special: Ids of special tokens that a turn may contain; the judged text then shows them.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     _require_readable(response)
@@ -243,7 +248,7 @@ def repaired(
 
 
 def _require_readable(response: Mapping[str, Any]) -> None:
-    """Raise for anything that `Rollout` and the trainer could not read."""
+    """Raise an exception for a response that `Rollout` or the trainer could not read."""
     for start, end in response["action_ranges"]:
         if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
             raise ValueError("action_ranges: no stretch of tokens")
@@ -256,7 +261,8 @@ def _require_readable(response: Mapping[str, Any]) -> None:
 
 
 def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | None]:
-    """The ids, with fillers for unknown ones, and the position of the first of those."""
+    """The ids, with a filler in place of every id outside the vocabulary, and a message with the
+    position of the first such id, or None."""
     known, filler, first = len(tokenizer), int(tokenizer.eos_token_id or 0), None
     ids = []
     for place, token in enumerate(given):
@@ -273,7 +279,8 @@ def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | N
 
 
 def _log_probs(given: Any, length: int) -> Any:
-    """The given log-probs, or a list of that length with 0 for invalid ones."""
+    """The given log-probs if all are valid; otherwise a list of ``length`` numbers, with 0 in place
+    of invalid log-probs."""
     plain = given.tolist() if hasattr(given, "tolist") else given
     if not isinstance(plain, list | tuple) or len(plain) != length:
         return [0.0] * length

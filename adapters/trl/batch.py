@@ -1,4 +1,4 @@
-"""TRL: read the batch from the keywords that a reward function is called with."""
+"""TRL: read the batch from the keywords with which a reward function is called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_guard.nodes.identity.gate import ADMITTED
 
 logger = logging.getLogger("grpo_guard")
 MALFORMED: Final = "guard_malformed"
-"""The column in which `peer_rollouts` records a row's problem; None = none."""
+"""The column in which `peer_rollouts` records a row's problem, or None."""
 AUTHENTICATED: Final = "guard_authenticated"
 """The column in which `peer_rollouts` marks, with `Checked`, rows that their ``node`` signed."""
 
@@ -30,7 +30,8 @@ MASK: Final = "guard_mask"
 _SENDERS: Final = frozenset(
     {"node_id", "node_name", "nodes", "peer_id", "peers", "sender", "worker", "worker_id", "client"}
 )
-"""Columns that name a sender elsewhere; not read, since a dataset's own may mean something else."""
+"""Columns that name a sender in other software. They are not read, since a data set may use these
+names for something else."""
 
 
 @cache
@@ -43,8 +44,8 @@ def _warn_of_column(name: str) -> None:
 
 
 class Checked:
-    """A value for the column `AUTHENTICATED` that no data set, and nothing that a peer sends as
-    JSON, can contain. It can be pickled, because TRL sends rows to other ranks."""
+    """Marks a row in the column `AUTHENTICATED`. Neither a data set nor JSON from a peer can
+    contain this object. It can be pickled, because TRL sends rows to other ranks."""
 
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
@@ -56,24 +57,27 @@ def rows_from(
     """Read the batch from TRL's keywords, in the trainer's order.
 
     Columns that are used if present: ``node`` or ``peer``; ``answer``, ``solution`` or
-    ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The last must be your own
-    tokenisation of the prompt: a sender who may choose the prompt chooses what looks likely after
-    it. In a column ``round`` or ``slot``, a value that is not an integer is None rather than this
-    function's own count: a sender who omits it must not get a slot. Rows that `peer_rollouts` could
-    not pass on (column `MALFORMED`) and invalid completions are rejected. Of messages with images,
-    only the text is judged; the images still distinguish groups.
+    ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The column ``prompt_ids`` must
+    be your own tokenisation of the prompt: a sender who may choose the prompt also decides which
+    completion looks likely after it. In a column ``round`` or ``slot``, a value that is not an
+    integer becomes None and is not replaced with this function's own count: a sender who omits the
+    value must not get a slot. Rows that `peer_rollouts` could not pass on (column `MALFORMED`) and
+    invalid completions are rejected. In messages with images, only the text is judged; the images
+    still distinguish groups.
 
-    A column `MASK` marks the tokens of tool results. The text of such a row is decoded from its
-    tokens; without the column it is the assistant's messages, and has no tokens to score. If a row
-    has a node, or comes from an unknown peer, its mask is the sender's claim, even if the trainer
-    uses it, and its text is decoded from its ids, with all special tokens except one that closes
-    it; ids that this would not show are malformed. Without a tokenizer, the guard does so.
+    A column `MASK` marks the tokens of tool results. The text of a row with a mask is decoded from
+    its tokens; without the column, the text consists of the assistant's messages, and has no tokens
+    to score. If a row has a node, or comes from an unknown peer, its mask is the sender's claim,
+    even if the trainer uses the mask; its text is decoded from its ids, with all special tokens
+    except one that closes it, and ids that would not appear in this text are malformed. Without a
+    tokenizer, the guard decodes the ids.
 
     Args:
         kwargs: The keywords of TRL's call.
-        tokenizer: The trainer's; None = not known, use the messages as they are.
-        trainer: Its limit tells which completions were cut off (``finish_reason="length"``); None =
-            not known.
+        tokenizer: The trainer's tokenizer. None if it is not known; the messages are then used as
+            they are.
+        trainer: The trainer, whose limit shows which completions were cut off
+            (``finish_reason="length"``); None if it is not known.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -113,7 +117,7 @@ def rows_from(
 
 
 def _labels(kwargs: Mapping[str, Any], n: int) -> list[dict[str, Any]]:
-    """Each completion's columns, as fields of `Completion`, [n]."""
+    """The column values of each completion, as fields of `Completion`, [n]."""
     if not {"node", "peer"} & kwargs.keys():
         for name in sorted(_SENDERS & kwargs.keys()):
             _warn_of_column(name)
@@ -142,15 +146,17 @@ def _detokenizer(tokenizer: Any, from_peers: bool, ends: Any) -> Detokenizer | N
 
 
 def _uneven(mask: Any, ids: Any) -> str | None:
-    """The problem with a mask whose length differs from its ids; None if they match. Read as far as
-    it goes, it could mark other tokens here than after the trainer's padding."""
+    """Describe the problem if the lengths of a mask and its ids differ; None if they match. If such
+    a mask were read as far as it goes, it could mark other tokens here than after the trainer's
+    padding."""
     if not isinstance(mask, list | tuple) or ids is None or len(mask) == len(ids):
         return None
     return f"mask: expected {len(ids)}, one per token, got {len(mask)}"
 
 
 def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
-    """Prompts, and token ids or None."""
+    """The prompts and the token ids (or None) of a batch, after checking that there is one of each
+    per completion."""
     prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
     for name, values in (("prompts", prompts), ("completion_ids", ids)):
         if (values is None and name == "prompts") or (values is not None and len(values) != n):
@@ -160,7 +166,7 @@ def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
 
 
 def numbered(rows: Sequence[Row], keys: Sequence[Hashable], *, counted: bool) -> list[Row]:
-    """Add each row's group, the number of its key, and, if ``counted``, its slot in the group."""
+    """Set each row's group, a number for its key, and, if ``counted``, its slot in the group."""
     groups: dict[Hashable, int] = {}
     sizes: Counter[int] = Counter()
     placed: list[Row] = []
@@ -175,8 +181,9 @@ def numbered(rows: Sequence[Row], keys: Sequence[Hashable], *, counted: bool) ->
 def _text_and_given(
     completion: Any, ids: Any, mask: Any, theirs_in: Detokenizer | None, tokenizer: Any
 ) -> Any:
-    """A row's text, and the given spans in it; several turns are decoded from all tokens. For
-    another node's row only the spans are read: `received` decodes the text from its ids."""
+    """A row's text, and the given spans in it; the text of several turns is decoded from all
+    tokens. For a row from another node only the spans are read: `received` decodes its text from
+    the ids."""
     drawn = None if mask is None or ids is None else read(lambda: mask_from(mask, len(ids)))
     if not isinstance(drawn, list | None):
         return drawn, None  # an invalid mask makes its row malformed
@@ -197,7 +204,8 @@ def tokenizer_of(trainer: Any) -> Any:
 
 
 def ends_of(trainer: Any) -> frozenset[int]:
-    """The ids that end a completion in TRL: releases differ, and some models have several."""
+    """The token ids that end a completion in TRL. Releases of TRL store them in different places,
+    and some models have several."""
     own = getattr(tokenizer_of(trainer), "eos_token_id", None)
     configured = getattr(getattr(trainer, "generation_config", None), "eos_token_id", None)
     several = [*(getattr(trainer, "eos_token_ids", None) or ())]
@@ -210,17 +218,18 @@ def _cut_off(ids: Any, longest: int | None, ends: frozenset[int]) -> bool:
 
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
-    """Whether slots are this process's own count of a group's rows, because no column has them."""
+    """Whether slots are this process's own count of a group's rows, because there is no column
+    ``slot``."""
     return not _present(kwargs, len(kwargs["completions"]), "slot")
 
 
 def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:
-    """The first of these columns that exists; a list of None without any."""
+    """The first of these columns that exists; a list of None if none exists."""
     return next((values for name in names if (values := _present(kwargs, n, name))), [None] * n)
 
 
 def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
-    """A column with one value per row, also from an array; empty without it."""
+    """A column as a list with one value per row, also from an array; empty if there is none."""
     values = kwargs.get(name)
     if not isinstance(values, list | tuple) and getattr(values, "ndim", None) != 1:
         return []
@@ -231,8 +240,9 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     """The text of a completion; for a conversation, the text of all the assistant's messages.
 
     If the tokenizer splits answers (``response_template``), text that does not fit its format is in
-    no message, yet trained on: words before a first "<think>", or between a call's parameters. An
-    answer of one message is then decoded from its tokens; with several, tokens include the tools'.
+    no message, yet trained on: words before a first "<think>", or between the parameters of a tool
+    call. An answer of one message is then decoded from its tokens; an answer of several messages is
+    not, because its tokens include those of the tools.
     """
     forms = ("response_template", "response_schema")
     apart = any(getattr(tokenizer, form, None) is not None for form in forms)
@@ -249,8 +259,8 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     parts: list[str] = []
     for message in messages:
         if message.get("role") == "assistant":
-            # A chat template may have split off thoughts and tool calls. They are trained on like
-            # the rest, so poison put there must not pass unread.
+            # A chat template may have split off reasoning and tool calls. They are trained on like
+            # the rest, so poison in them must not pass unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):
                 parts += _strings(message.get(key))
             parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]
@@ -264,10 +274,10 @@ def _turns(ids: Any, mask: Any, tokenizer: Any) -> Any:
 
 def _called(calls: Any) -> list[str]:
     """Names and arguments of tool calls, without the keys that every call has. Raises ValueError
-    for more than `MAX_PROMPT_PARTS`, or a number with more digits than Python prints.
+    for more than `MAX_PROMPT_PARTS` parts, or for a number with more digits than Python prints.
 
-    Used as they are, not as JSON, whose escapes would hide line breaks and so code. Not recursive,
-    because a sender decides how deep arguments are nested.
+    The values are used as they are, not as JSON, whose escapes would hide line breaks and so code.
+    Iterative, because a sender decides how deep arguments are nested.
     """
     words: list[str] = []
     pending = [calls]

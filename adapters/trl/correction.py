@@ -1,4 +1,4 @@
-"""TRL: find sequences that its importance-sampling correction masks, before the baseline.
+"""TRL: find the sequences that importance-sampling correction will mask, before the baseline.
 
 With vLLM, TRL compares the sampler's log-probs of each token with the policy's. Under
 ``vllm_importance_sampling_mode="sequence_mask"``, its default, a sequence whose ratio is out of
@@ -18,7 +18,8 @@ LogProbs: TypeAlias = Sequence[Sequence[float | None]]
 
 
 def sampling_of(generated: Sequence[Any]) -> LogProbs | None:
-    """The sampler's log-probs, found by their form in the result of `_generate`, or None."""
+    """Return the sampler's log-probs, recognised by their form in the result of `_generate`; None
+    if there are none."""
     ids = generated[1]
     for item in generated[2:]:
         if isinstance(item, list) and len(item) == len(ids) and all(map(_are_numbers, item, ids)):
@@ -32,7 +33,7 @@ def _are_numbers(row: Any, ids: Sequence[int]) -> bool:
 
 
 def corrects_sequences(trainer: Any) -> bool:
-    """Whether TRL masks whole sequences of this trainer's batches."""
+    """Whether TRL masks whole sequences in this trainer's batches."""
     corrected = getattr(trainer, "use_vllm", False) and getattr(
         trainer, "vllm_importance_sampling_correction", False
     )
@@ -47,14 +48,16 @@ def masked_sequences(
     drawn: Sequence[Sequence[int]] | None,
     rows: int,
 ) -> list[bool]:
-    """The rows that TRL will mask, [B], by its own formula: exp of the summed differences.
+    """Whether TRL will mask each row, [B], by TRL's own formula: exp of the summed log-prob
+    differences.
 
     Args:
-        trainer: Provides the bounds.
-        policy: The policy's log-probs before the rewards, [B, C]; None = TRL computed none.
-        sampling: The sampler's, one list per row.
-        drawn: 1 for the model's own tokens, one list per row; None = all are.
-        rows: B.
+        trainer: The trainer, which provides the bounds.
+        policy: The policy's log-probs before the rewards, [B, C]; None if TRL computed none.
+        sampling: The sampler's log-probs, one list per row.
+        drawn: Masks with 1 for the model's own tokens, one list per row; None if all tokens are the
+            model's own.
+        rows: Number of rows, B.
     """
     if policy is None or sampling is None or not corrects_sequences(trainer):
         return [False] * rows

@@ -1,13 +1,14 @@
-"""TRL: reuse the trainer's scoring forward in the verifiers, which score one row to check it.
+"""TRL: reuse the trainer's scoring pass in the verifiers, which score a single row to check it.
 
-The guarded trainers do this by themselves for verifiers that score the object that is trained
-(`reuse_of`). With decorated reward functions, give the verifier ``scorer=ForwardReuse(model)`` and
-the trainer, ``class Trainer(ReusesForward, GRPOTrainer)``, the same object as ``forward_reuse=``.
+The guarded trainers do this by themselves for verifiers that score the very model object that is
+trained (`reuse_of`). With decorated reward functions, give the verifier
+``scorer=ForwardReuse(model)``, and pass the same object as ``forward_reuse=`` to the trainer,
+``class Trainer(ReusesForward, GRPOTrainer)``.
 
-RLOO always runs the policy over the completions before the rewards; GRPO only if samples may come
-from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation steps,
-or vLLM with importance sampling. Otherwise there is nothing to reuse, and the verifier runs its own
-pass.
+RLOO always runs the policy over the completions before the rewards; GRPO does so only if samples
+may come from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the
+accumulation steps, or vLLM with importance sampling. Otherwise there is nothing to reuse, and the
+verifier runs a pass of its own.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from grpo_guard.logprob.verifier import LogProbVerifier
 
 
 class ReusesForward:
-    """Mixin for `GRPOTrainer` and `RLOOTrainer`; goes before them among the bases.
+    """Mixin that keeps a trainer's scoring pass for verifiers; goes before `GRPOTrainer` or
+    `RLOOTrainer` among the bases of a class.
 
-    Keeps only a batch's first pass, and only if TRL's own condition says that it is the policy's:
-    with PEFT, TRL runs the reference through the very same model with its adapters off, and
-    completions would be judged by the reference. The pass is dropped with the batch.
+    Only a batch's first pass is kept, and only if TRL's own condition says that it is a pass of the
+    policy: with PEFT, TRL runs the reference model through the very same model object with its
+    adapters off, and completions would otherwise be judged by the reference. The pass is dropped
+    with the batch.
 
     Args:
-        forward_reuse: The scorer that the verifiers use; None or False = nothing is kept.
+        forward_reuse: The scorer that the verifiers use; None or False to keep no passes.
     """
 
     forward_reuse: ForwardReuse | None
@@ -50,8 +53,8 @@ class ReusesForward:
             return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         finally:
             self._policy_pass_ahead, self._policy_logps = False, None
-            # The weights may now change without torch counting it: an update through `.data`
-            # would make the previous step's states look fresh.
+            # The weights may now change without torch noticing: after an update through `.data`,
+            # the previous step's states would look fresh.
             if self.forward_reuse is not None:
                 self.forward_reuse.forget()
 
@@ -64,10 +67,10 @@ class ReusesForward:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        """Keep the policy's pass before the rewards, but not the reference's and the loss's.
+        """Keep the policy's pass before the rewards, but no pass of the reference or of the loss.
 
-        The result is passed on unchanged: pairs, triples, or Unsloth's pair of Nones, for which the
-        body ran no pass and nothing is kept.
+        The result is passed on unchanged: a pair, a triple, or Unsloth's pair of Nones. In the last
+        case no pass was run, and nothing is kept.
         """
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
@@ -84,10 +87,11 @@ class ReusesForward:
 
 
 def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
-    """Let the verifiers that score ``model``, the object that is trained, reuse a trainer's passes
-    over it: their scorers are replaced by one that reuses, with the options of the first, and what
-    it computes is the same. A copy of the model has other weights after the first update. Returns
-    the scorer; None = no verifier scores this object."""
+    """Let verifiers that score ``model``, the object that is trained, reuse a trainer's passes over
+    it. Their scorers are replaced with a single `ForwardReuse` that has the options of the first
+    scorer and computes the same results. Verifiers that score a copy of the model are left alone,
+    since its weights differ after the first update. Returns the new scorer, or None if no verifier
+    scores this object."""
     reuse: ForwardReuse | None = None
     for inner in inner_verifiers(verifier):
         scorer = getattr(inner, "scorer", None)
@@ -102,8 +106,9 @@ def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
 
 
 def _runs_policy_first(trainer: Any) -> bool:
-    """TRL's condition (1.16) for a pass of the policy before the rewards. In a release that
-    expresses it differently, nothing is captured, which costs a pass but is never wrong."""
+    """Whether TRL runs the policy over the completions before the rewards, by the condition in TRL
+    1.16. In a release with another condition, nothing may be captured, which costs a pass but is
+    never wrong."""
     if is_rloo(trainer):
         return True
     try:

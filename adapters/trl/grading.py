@@ -1,8 +1,8 @@
 """TRL: call reward functions under a guard that survives their failures.
 
-Whatever a function logs is held back until its call has succeeded, wherever it ran, so that a
-failed call leaves no partial column. TRL's table keeps a column's old values if a batch adds none,
-so a failed call logs None for its rows.
+Whatever a function logs is held back until its call has succeeded, in whichever process it ran, so
+that a failed call leaves no partial column. TRL's table keeps a column's old values if a batch adds
+none, so None is logged for the rows of a failed call.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 EXTRA: Final = "log_extra"
 METRIC: Final = "log_metric"
-# What a function logged: ("log_extra" or "log_metric", positional arguments, keywords).
+# The logging calls of a function: ("log_extra" or "log_metric", positional arguments, keywords).
 Logged = list[tuple[str, tuple[Any, ...], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """Calls a function with recorders in place of TRL's methods, which belong to the trainer."""
+    """Calls a function with recorders in place of the trainer's logging methods."""
 
     call: Callable[..., Any]
     names: tuple[str, ...]
-    trainer: Any = None  # in the trainer's process; a guarded function reads it off the methods
+    trainer: Any = None  # set in the trainer's process: a guarded function gets it from the methods
 
     is_async: bool = False
 
     def __call__(self, /, **given: Any) -> Any:
-        """The function's answer and what it logged; an awaitable if the function is async."""
+        """Return the function's answer and the recorded logging calls; an awaitable of both if the
+        function is async."""
         logged: Logged = []
         answer = self.call(**given, **{name: self._recorder(name, logged) for name in self.names})
         return _awaited(answer, logged) if self.is_async else (answer, logged)
@@ -54,13 +55,13 @@ async def _awaited(answer: Awaitable[Any], logged: Logged) -> tuple[Any, Logged]
 
 
 class Grading:
-    """Computes one function's rewards under the guard's `GraderFailures`.
+    """Computes a function's rewards under the guard's `GraderFailures`.
 
     Args:
-        function: As inspected under the guard.
-        failed: The reward of completions on which it fails.
-        as_given: Return the function's result unread if the guard has no `GraderFailures`: for a
-            guard that only watches.
+        function: The reward function, inspected with the guard.
+        failed: The reward of completions on which the function fails.
+        as_given: Whether to return the function's result unread if the guard has no
+            `GraderFailures`, as for a guard that only watches.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Grading:
         self._columns: dict[str, None] = {}
 
     def ask(self, given: Mapping[str, Any], count: int) -> Any:
-        """The rewards of a synchronous function called with ``given``, one per completion of the
-        batch.
+        """Call a synchronous function with the keywords ``given``, and return its rewards, one for
+        each of the ``count`` completions in the batch.
 
         Raises:
             TypeError, ValueError: as for `RewardFunction.rewards`.
@@ -90,7 +91,7 @@ class Grading:
         return self._read(answers, given, count)
 
     async def aask(self, given: Mapping[str, Any], count: int) -> Any:
-        """`ask` for an async function."""
+        """Do the same as `ask` for an async function."""
         function, failures = self.function, self.function.failures
         if failures is None:
             answer = await function.call(**given)
@@ -105,7 +106,7 @@ class Grading:
     def _calls(
         self, given: Mapping[str, Any], count: int, failures: GraderFailures
     ) -> tuple[_Recorded, list[dict[str, Any]]]:
-        """The function under recorders, and the keywords of each of its calls."""
+        """The function with recorders, and the keywords of each call to make."""
         names = tuple(name for name in (EXTRA, METRIC) if given.get(name) is not None)
         here = failures.timeout is None or self.function.is_async
         owners = [getattr(given[name], "__self__", None) for name in names if here]
@@ -115,7 +116,7 @@ class Grading:
         kept = {name: value for name, value in given.items() if name not in names}
         if not failures.each:
             return call, [kept]
-        # TRL passes a list with one value per completion for everything that is per completion.
+        # TRL passes every per-completion value as a list with one entry per completion.
         per_row = {k for k, v in kept.items() if isinstance(v, list) and len(v) == count}
         return call, [
             {k: v[i : i + 1] if k in per_row else v for k, v in kept.items()} for i in range(count)
@@ -135,7 +136,7 @@ class Grading:
         return rewards
 
     def _log(self, logged: Sequence[Logged | None], given: Mapping[str, Any], size: int) -> None:
-        """Pass on what the calls logged: metrics one by one, columns as a whole."""
+        """Pass on to the trainer what the calls logged: metrics one by one, columns as a whole."""
         columns: list[dict[str, list[Any]]] = []
         for calls in logged:
             columns.append({})
@@ -155,9 +156,9 @@ class Grading:
 
 
 def surviving(function: RewardFunction) -> Any:
-    """A reward function for a guarded trainer that returns infinity for failures, which survives
-    TRL's tensors and is not None, with which a function leaves the reward to others; see
-    `without_failed`."""
+    """Wrap a reward function for a guarded trainer so that it returns infinity for failures. Unlike
+    other markers, infinity survives TRL's tensors and differs from None, by which a function leaves
+    the reward to other functions; see `without_failed`."""
     grading = Grading(function, failed=math.inf)
 
     def marked(rewards: Sequence[float | None]) -> list[float | None]:
@@ -177,10 +178,10 @@ def surviving(function: RewardFunction) -> Any:
 
 
 def without_failed(rewards: Tensor) -> Tensor:
-    """Rewards with NaN in every column of a row on which any function failed, [rows, functions]."""
+    """Put NaN in every column of the rows on which any function failed, [rows, functions]."""
     return rewards.masked_fill(rewards.isinf().any(dim=1, keepdim=True), math.nan)
 
 
 def _column(column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """Normalise the arguments of ``log_extra``."""
+    """Return the arguments of ``log_extra``, whether passed by position or by name."""
     return column, values

@@ -1,12 +1,13 @@
 """TRL: other nodes' completions as rows of the batch, through `rollout_func` (docs/trl.md).
 
-A guarded trainer refuses settings that would trust peers on construction of `PeerRollouts`; your
-own `rollout_func` that calls `peer_rollouts` is refused at its first call.
+If its `rollout_func` is a `PeerRollouts`, a guarded trainer refuses settings that would trust peers
+when the trainer is constructed; with a `rollout_func` of your own that calls `peer_rollouts`, they
+are refused at the first call.
 
-TRL gives each prompt as often as its group has members, and expects one row for each. A row with
-ids that the model does not have stops the whole run, and TRL cannot represent a completion that
-never arrived. Such rows are filled and marked, and the guard rejects them whatever its verifiers
-think of the filler. Prompts are text; rows with images need your own `rollout_func`.
+TRL repeats each prompt for every member of its group, and expects one row for each. A row with
+token ids outside the model's vocabulary stops the whole run, and TRL cannot represent a completion
+that never arrived. Such rows are filled and marked, and the guard rejects them whatever its
+verifiers think of the filler. Prompts are text; rows with images need your own `rollout_func`.
 """
 
 from __future__ import annotations
@@ -36,21 +37,23 @@ from grpo_guard.nodes.identity.gate import is_admitted
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One node's completion for one row.
+    """A node's completion for one row of the batch.
 
     Args:
-        node: The sender as you know it (from the connection or a signature), not its own claim;
-            None = unknown.
-        completion: Token ids, ending with an EOS if it terminated, optionally padded after that; or
-            text, which then counts as terminated; None = nothing arrived.
-        slot: Index among the completions that the node owes for this prompt; None = not given.
-        refused: Why it must not be used; None = it may be.
-        admitted: Whether `Identity.admit` has admitted it, which a guard with an identity requires.
-        round: Round that its node signed it for, which may be one that is just over; None = the one
-            given to `peer_rollouts`.
-        given: Of ids, half-open spans of tools' and users' text, which the node claims not to have
-            written. TRL masks them; the guard trusts them if its ``environment`` confirms them.
-            Special tokens may occur within them, and an EOS before each.
+        node: The sender as you know it (from the connection or a signature), not as it claims to
+            be; None if unknown.
+        completion: Token ids, with an EOS at the end if the completion terminated, optionally
+            followed by padding; or text, which counts as terminated. None if nothing arrived.
+        slot: Index among the completions that the node owes for this prompt; None if not given.
+        refused: The reason why the completion must not be used; None if it may be used.
+        admitted: Whether `Identity.admit` has admitted the completion, which a guard with an
+            identity requires.
+        round: The round that the node signed the completion for, which may be the previous round;
+            None for the round given to `peer_rollouts`.
+        given: Half-open spans of the ids that contain text of tools and users, which the node
+            claims not to have written. TRL masks these spans; the guard trusts them if its
+            ``environment`` confirms them. Special tokens may occur within a span, and an EOS before
+            it.
     """
 
     node: str | None
@@ -63,12 +66,13 @@ class Sent:
 
     @classmethod
     def of(cls, completion: Completion, given: Verdict | None) -> Sent:
-        """Convert a result of `Identity.admit`, with its ids if it has them.
+        """Convert a completion from `Identity.admit` and its verdict; the ids are used if known.
 
             batch, given = identity.admit(received, round=trainer.state.global_step)
             sent = [Sent.of(*one) for one in zip(batch, given)]
 
-        ``received`` has the row's prompt as TRL gives it, and all other fields as signed.
+        Completions in ``received`` have the row's prompt as TRL gives it, and all other fields as
+        signed.
         """
         return cls(
             completion.node,
@@ -89,26 +93,27 @@ def peer_rollouts(
     round: int | None = None,
     special: Collection[int] = (),
 ) -> dict[str, Any]:
-    """The result of a `rollout_func`, with columns for the guard.
+    """Build the result of a `rollout_func`, with columns for the guard.
 
     Args:
-        prompts: As TRL gives them to the `rollout_func`, one per row.
-        sent: One per prompt, in the same order.
-        trainer: Provides the tokenizer, vocabulary and ``max_completion_length``.
-        round: The swarm's round; None = the trainer's step.
+        prompts: The prompts that TRL passes to the `rollout_func`, one per row.
+        sent: The peers' completions, one per prompt, in the same order.
+        trainer: The trainer, which provides the tokenizer, the vocabulary and
+            ``max_completion_length``.
+        round: The swarm's round; the trainer's step if None.
         special: Ids of special tokens that a completion may contain, for models that use them to
-            think. Others are refused, except an EOS at the end: the text that rewards and verifiers
-            read omits them, and TRL trains on them.
+            think. Other special tokens are refused, except an EOS at the end: the text that rewards
+            and verifiers read omits them, and TRL trains on them.
 
     Returns:
-        ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: peers' claims are not used), and
-        the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`; if spans are
-        given, ``env_mask`` and `MASK` as well.
+        ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None, because peers' claims are not
+        used), and the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`; if
+        spans are given, also ``env_mask`` and `MASK`.
 
     Raises:
-        ValueError: not one completion per prompt.
-        FrameworkError: the trainer has tools, which it would run on peers' behalf, or weighs rows
-            by their sampler's log-probs, which only peers could claim.
+        ValueError: there is not exactly one completion per prompt.
+        FrameworkError: the trainer has tools, which it would run on peers' behalf, or weights rows
+            by the sampler's log-probs, which only peers could claim.
     """
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
@@ -148,8 +153,8 @@ class PeerRollouts:
 
     Args:
         sent: Called with TRL's prompts and trainer; returns one `Sent` per prompt.
-        round: Returns the swarm's round for the trainer; None = the trainer's step.
-        special: As for `peer_rollouts`.
+        round: Returns the swarm's round for the trainer; the trainer's step is used if None.
+        special: Ids of special tokens that a completion may contain, see `peer_rollouts`.
     """
 
     sent: Callable[[Sequence[Any], Any], Sequence[Sent]]
@@ -157,7 +162,7 @@ class PeerRollouts:
     special: Collection[int] = ()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Called by TRL; raises like `peer_rollouts`."""
+        """Collect the completions for TRL's prompts; raises the same errors as `peer_rollouts`."""
         at = None if self.round is None else self.round(trainer)
         given = self.sent(prompts, trainer)
         return peer_rollouts(prompts, given, trainer, round=at, special=self.special)
@@ -165,7 +170,8 @@ class PeerRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Bounds for a row's ids: below ``vocabulary``, at most ``longest``, none ``hidden``."""
+    """Limits on a row's ids: all must be below ``vocabulary``, there may be at most ``longest``,
+    and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
 
     vocabulary: int
     longest: int
@@ -174,8 +180,8 @@ class _Allowed:
 
 
 def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
-    """Raise FrameworkError if a trainer, or the arguments that it will be constructed with, would
-    trust claims that only peers could make."""
+    """Raise FrameworkError if a trainer, or the arguments with which a trainer will be constructed,
+    would trust claims that only peers could make."""
     if tools or getattr(settings, "tools", None):
         raise FrameworkError(
             "peer_rollouts: the trainer has tools, and TRL would run here what a peer's completion "
@@ -190,16 +196,16 @@ def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
 
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:
-    """How many ids both the model and the tokenizer know: embeddings are often padded beyond the
-    tokenizer's ids, and ids without text would pass unread. Read from the configuration, of a
-    multimodal model's text part, because with sharded weights a rank may have no rows of the
-    embedding."""
+    """The number of ids that both the model and the tokenizer know: embeddings are often padded
+    beyond the tokenizer's ids, and ids without text would pass unread. The number is read from the
+    configuration (of the text part in a multimodal model), because with sharded weights a rank may
+    have no rows of the embedding."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return min(int(text.vocab_size), len(tokenizer))
 
 
 def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[list[int]]]:
-    """The masks that TRL trains by; empty if no spans are given."""
+    """The columns with the training masks of all rows; empty if no row has given spans."""
     if not any(given for _, given in rows):
         return {}
     masks = []
@@ -214,8 +220,8 @@ def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[l
 def _read(
     one: Sent, tokenizer: Any, allowed: _Allowed
 ) -> tuple[list[int], tuple[Span, ...], str | None]:
-    """`_row` with given spans, even if reading a field raises; each field is read once, because a
-    generator yields something else the second time."""
+    """Read a peer's completion as (ids, given spans, problem), even if reading a field raises. Each
+    field is read only once, because a generator could yield something else the second time."""
     filler = [int(tokenizer.eos_token_id)]
     if one.refused is not None:
         return filler, (), one.refused if isinstance(one.refused, str) else "refused"
@@ -230,7 +236,8 @@ def _read(
 def _row(
     completion: Any, tokenizer: Any, allowed: _Allowed, given: Sequence[Span]
 ) -> tuple[list[int], str | None]:
-    """(ids that TRL can train on, why they are not the node's own)"""
+    """Return ids that TRL can train on, and the reason if they are filler; None if they are the
+    node's own."""
     filler = [int(tokenizer.eos_token_id)]
     too_long = filler, f"longer than {allowed.longest} tokens"
     if completion is None:
@@ -248,7 +255,7 @@ def _row(
     tokens = _iterator(completion)
     if tokens is None:
         return filler, "no token ids"
-    ids = list(map(_id_of, islice(tokens, allowed.longest + 1)))  # it may be endless
+    ids = list(map(_id_of, islice(tokens, allowed.longest + 1)))  # may be endless
     unknown = next((i for i, token in enumerate(ids) if not 0 <= token < allowed.vocabulary), None)
     if unknown is not None:
         return filler, f"no token of the vocabulary at place {unknown}"
@@ -260,7 +267,7 @@ def _row(
     last = turns.pop()
     tail, problem = _until_end(ids[slice(*last)], allowed.ends, tokenizer.pad_token_id)
     if given and not tail:
-        problem = None  # it ends with a tool's text
+        problem = None  # the completion ends with a tool's text
     ids = ids[: last[0]] + tail
     for start, end in (*turns, (last[0], len(ids))):
         ended = end - 1 if end > start and ids[end - 1] in allowed.ends else end
@@ -271,7 +278,7 @@ def _row(
 
 
 def _iterator(completion: Any) -> Iterator[Any] | None:
-    """An iterator over tokens; None if it has none."""
+    """An iterator over a completion's tokens; None if the value is not iterable."""
     if isinstance(completion, bytes | Mapping):
         return None
     try:
@@ -282,7 +289,8 @@ def _iterator(completion: Any) -> Iterator[Any] | None:
 
 
 def _id_of(token: Any) -> int:
-    """A token as an int; -1 if it only looks like one, as True, 1.0 and "1" do."""
+    """Convert a token id to an int; -1 for values that only look like one, such as True, 1.0 and
+    "1"."""
     if type(token) is int:
         return token
     try:
@@ -294,7 +302,7 @@ def _id_of(token: Any) -> int:
 def _until_end(
     ids: list[int], ends: Collection[int], pad: int | None
 ) -> tuple[list[int], str | None]:
-    """(the row without the padding after its end, what is wrong with it)
+    """Return a row's ids without the padding after their end, and the problem with them, or None.
 
     TRL trains on all of a row's ids, and verifiers do not read padding: if kept, pads after a good
     answer would teach the model to send pads. The text does not show special tokens, so tokens
@@ -311,7 +319,8 @@ def _until_end(
 
 
 def _prompt_ids(prompt: Any, tokenizer: Any, trainer: Any) -> list[int]:
-    """The prompt as the trainer tokenises it: with its template and the template's arguments."""
+    """Token ids of a prompt as the trainer tokenises it, with the trainer's chat template and
+    template arguments."""
     if isinstance(prompt, str):
         return list(tokenizer(text=prompt)["input_ids"])
     rendered = tokenizer.apply_chat_template(

@@ -1,8 +1,8 @@
 """TRL: review each batch once for all functions, with whole groups across all ranks.
 
 Each rank of a TRL run sees a slice of the batch, and a group may span slices. A verifier that
-compares a group's members would then compare only some of them, so the rows of such a group are
-sent to one rank, judged there, and their verdicts sent back.
+compares a group's members would then see only some of them, so the rows of such a group are sent to
+a single rank and judged there, and the verdicts are sent back.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from grpo_guard.guard.settled_groups import SettledGroups
 
 T = TypeVar("T")
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
-"""(rank, its row) -> the verdict, and the length factor if there is one."""
+"""Maps (rank, index of a row on that rank) to the row's verdict and its length factor, if any."""
 
 
 @dataclass(frozen=True)
 class BatchReviewer:
-    """Reviews a rank's rows; every rank must call it for the same batches, in the same order.
+    """Reviews a rank's rows; all ranks must review the same batches, in the same order.
 
-    If no group spans ranks, they exchange one hash per row and nothing else. Otherwise the rank
-    that holds most of a group judges it. A verifier that learns from batch to batch learns on each
-    rank from what that rank judges.
+    If no group spans ranks, the ranks exchange only one hash per row. Otherwise a group is judged
+    by the rank that holds most of its rows. A verifier that learns from batch to batch learns on
+    each rank only from the rows that this rank judges.
 
     Args:
-        guard: Provides the verifier, policy and ledger.
-        counted_slots: Slots are each rank's own count of a group's rows, and must be counted again
-            after the group is merged.
+        guard: The guard that reviews the rows.
+        counted_slots: Whether slots are each rank's own count of a group's rows. They are then
+            counted again after the group is merged.
     """
 
     guard: Guard
     counted_slots: bool = False
 
     def review(self, batch: Sequence[Row]) -> Review:
-        """Verdicts and metrics for this rank's rows, in order.
+        """Return verdicts and metrics for this rank's rows, in order.
 
         Raises:
-            AbstainError: on every rank, if the guard of one raises it.
-            RuntimeError: on every other rank, if a rank fails in another way.
+            AbstainError: on every rank, if the guard raises it on any rank.
+            RuntimeError: on all other ranks, if a rank fails in another way.
         """
         distributed = distributed_ranks()
         if distributed is None:
@@ -86,7 +86,7 @@ class BatchReviewer:
         return _with_all_names(distributed, review)
 
     def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
-        """Verdicts on the rows that this rank judges, numbered as one batch."""
+        """Judge the rows assigned to this rank, numbered as one batch."""
         places = sorted(work)
         own = [keys[rank][i] for rank, i in places]
         rows = numbered([work[place] for place in places], own, counted=self.counted_slots)
@@ -110,9 +110,9 @@ class RankReview:
     """The review of all ranks' batches, and the part that belongs to this rank.
 
     Args:
-        own: This rank's rows, with the figures to log.
-        whole: All ranks' rows, rank by rank.
-        start: Index of this rank's first row in it.
+        own: The review of this rank's rows, with the figures to log.
+        whole: The review of all ranks' rows, rank by rank.
+        start: Index of this rank's first row in ``whole``.
     """
 
     own: Review
@@ -121,11 +121,11 @@ class RankReview:
 
     @classmethod
     def of(cls, own: Review) -> RankReview:
-        """Every rank must call it for the same batch."""
+        """Exchange reviews with the other ranks; every rank must call this for the same batch."""
         distributed = distributed_ranks()
         if distributed is None:
             return cls(own, own)
-        # Digests instead of prompts. The labels are each rank's own count of its prompts.
+        # Ranks exchange digests of group names, which are numbers that each rank assigns itself.
         groups = [_digest(str(group)) for group in own.groups or ()]
         everyone = _gathered(distributed, replace(own.regrouped(groups), metrics={}))
         before = everyone[: distributed.get_rank()]
@@ -134,14 +134,15 @@ class RankReview:
     def settle(
         self, guard: Guard, rewards: Callable[[], Sequence[float | None]], policy: Policy
     ) -> list[float | None]:
-        """The settled rewards of this rank's rows; every rank must call it for the same function.
+        """Settle the rewards of this rank's rows; every rank must call this for the same function.
 
         Each rank settles all rows, because the lowest reward of a group, which its rejected
         completions get, may be on another rank. ``rewards`` returns the function's rewards for this
-        rank's rows, or raises its exception; ``policy`` is as for `Guard.settle`.
+        rank's rows, or raises the function's exception; ``policy`` is as for `Guard.settle`.
 
         Raises:
-            Exception: what this rank's function raised; if another rank's raised, as `_together`.
+            Exception: whatever this rank's function raised.
+            AbstainError, RuntimeError: the function failed on another rank.
         """
         distributed = distributed_ranks()
         if distributed is None:
@@ -157,8 +158,9 @@ class RankReview:
 def _with_means(
     given: Sequence[float | None], settled: Sequence[float | None], review: Review
 ) -> list[float | None]:
-    """Give completions that length alone reduced to nothing their group's mean: no advantage. For
-    None, TRL logs that all reward functions returned None, as if something had failed."""
+    """Give accepted completions whose reward was removed for length alone the mean of their group,
+    and so no advantage. Returning None instead would make TRL log that all reward functions
+    returned None, as if something had failed."""
     filled = SettledGroups.of(settled, review.groups).filled
     factors = review.length_factors or [1.0] * len(settled)
     return [
@@ -170,7 +172,7 @@ def _with_means(
 
 
 def distributed_ranks() -> Any:
-    """torch.distributed if this process is one of several, else None."""
+    """Return torch.distributed if this process is one of several ranks, otherwise None."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -185,9 +187,11 @@ def _digest(text: str) -> bytes:
 def _together(
     distributed: Any, work: Callable[[], T], shared: Callable[[T], Any] = lambda made: made
 ) -> tuple[T, list[Any]]:
-    """What this rank's work returns, and what every rank shares of its own, by rank.
+    """Do this rank's work, and return its result and what every rank ``shared`` of its own result,
+    by rank.
 
-    Every rank must call it. A rank that fails says so, because the others wait for it.
+    Every rank must call this function. A rank that fails tells the others, because they wait for
+    it.
 
     Raises:
         Exception: this rank's own failure.
@@ -206,8 +210,8 @@ def _together(
 
 
 def _with_all_names(distributed: Any, review: Review) -> Review:
-    """Add a figure for every name that any rank logs: older releases of TRL average over ranks
-    name by name, and a rank with an extra name would wait for the others for ever."""
+    """Add a figure of 0 for every name that only other ranks log: older releases of TRL average
+    over ranks name by name, and a rank with an extra name would wait for the others for ever."""
     names = sorted(
         {name for theirs in _gathered(distributed, [*review.metrics]) for name in theirs}
     )
@@ -215,14 +219,14 @@ def _with_all_names(distributed: Any, review: Review) -> Review:
 
 
 def _gathered(distributed: Any, value: Any) -> list[Any]:
-    """Every rank's value, by rank."""
+    """Gather a value from every rank, in rank order."""
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, value)
     return everyone
 
 
 def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
-    """The rank that judges each group with rows on more than one rank."""
+    """Choose the rank that judges each group whose rows are spread over several ranks."""
     held: dict[bytes, Counter[int]] = {}
     for rank, row_keys in enumerate(keys):
         for key in row_keys:
@@ -235,7 +239,7 @@ def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
 
 
 def _light(row: Row) -> Row:
-    """Drop the images of the prompt: verifiers read text, and images are megabytes."""
+    """Drop the images in a row's prompt: verifiers read text, and images take megabytes."""
     prompt = row.completion.prompt
     if isinstance(prompt, str):
         return row
@@ -255,10 +259,10 @@ def _text_only(message: Message) -> Message:
 
 
 class Turn:
-    """The position of an async call in the order in which one loop's functions were called.
+    """The position of an async call in the order in which an event loop's functions were called.
 
-    Calls finish in any order, and in a different one on each rank. The exchange between ranks must
-    follow one order, or one function's rewards would be taken for another's.
+    Calls finish in any order, and in a different order on each rank. The exchange between ranks
+    must follow the same order everywhere, or one function's rewards would be taken for another's.
     """
 
     def __init__(self) -> None:
@@ -286,9 +290,10 @@ _latest: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
 class SharedReviews:
     """The review of the latest batch, so that several reward functions cost one verification.
 
-    Only one is kept: within a batch TRL calls the functions one after the other, or all at once if
-    they are async. If a function asks again after the review is done, it has a new batch that only
-    looks the same; that is verified again, because the policy may have changed.
+    Only one review is kept: within a batch TRL calls the functions one after the other, or all at
+    once if they are async. If a function asks again after the review is done, it has a new batch
+    that merely looks the same; the new batch is verified again, because the policy may have
+    changed.
     """
 
     def __init__(self) -> None:
@@ -300,7 +305,7 @@ class SharedReviews:
     def get(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[RankReview, bool]:
-        """The review, and whether this reader was the first to ask for it."""
+        """Return the review of a batch, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
             with _failing(future):
@@ -310,11 +315,11 @@ class SharedReviews:
     async def aget(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[RankReview, bool]:
-        """`get` without blocking the running loop.
+        """Do the same as `get`, without blocking the running event loop.
 
-        A separate thread does the work and sets the result. In a task of this loop, cancelling the
-        first caller would take the review away from the others, and a sync function waiting for it
-        on the loop's thread would wait for ever.
+        A separate thread does the work and sets the result. If a task of this loop did it,
+        cancelling the first caller would take the review away from the others, and a sync function
+        that waits for the review on the loop's thread would wait for ever.
         """
         future, first = self._join(batch, reader)
         if first:
@@ -346,14 +351,14 @@ _all_reviews_lock = threading.Lock()
 
 
 def shared_reviews(guard: Guard) -> SharedReviews:
-    """The reviews of this guard, the same object at each call."""
+    """Return the shared reviews of a guard, the same object at each call."""
     with _all_reviews_lock:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
 @contextlib.contextmanager
 def _failing(future: Future[RankReview]) -> Iterator[None]:
-    """Pass any failure on to everyone who waits for the future."""
+    """Pass any failure on to all callers that wait for the future."""
     try:
         yield
     except BaseException as error:

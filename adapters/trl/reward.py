@@ -7,10 +7,11 @@ function still counts (a warning names it), so guard all of them as one list. `G
 in `trl.trainer` guards more than a reward function can reach.
 
 Each rank sees its own slice of the batch. A group that spans ranks is merged for the verifiers, and
-each rank settles all of its rewards; every rank must therefore call the guarded functions equally
-often, as TRL does. `group` and `slot` of a completion number the prompts and rows of this rank's
-slice, and `round` is the trainer's step, unless there are columns `slot` and `round`. A public coin
-needs a column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
+each rank settles all of the group's rewards; every rank must therefore call the guarded functions
+equally often, as TRL does. `group` and `slot` of a completion number the prompts and rows of this
+rank's slice, and `round` is the trainer's step, unless there are columns `slot` and `round`. A
+public coin needs a column `slot` that counts each node's share of a group:
+`docs/examples/trl_seed_replay.py`.
 
 The asynchronous trainer of `trl.experimental` calls the functions in a separate process (see
 `GuardedReward` on pickling), without a step and without logging; the guard then logs nothing.
@@ -64,25 +65,27 @@ class TRLAdapter:
     recognised_by: ClassVar = frozenset({"completions"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a reward function, or each one in a list, for the trainer.
+        """Wrap a reward function, or each function in a list, for the trainer.
 
-        Sync stays sync and async stays async; the name is kept. All functions that this guard
-        wraps, together or one by one, share the review of a batch. A rejected completion gets
+        Sync functions stay sync, async functions stay async, and names are kept. All functions that
+        this guard wraps, together or one by one, share the review of a batch. A rejected completion
+        gets
 
-        * ``on_reject="zero"``: 0.0 from every function;
-        * ``"drop"``: None from every function, which leaves it out of its group;
-        * ``"keep"``: its own reward; each function's result is returned unread;
-        * a number: that number from the function that is called first, 0.0 from the others, so
-          that the sum is the number if ``reward_weights`` is 1. Weights below 0 are refused.
+        * with ``on_reject="zero"``: 0.0 from every function;
+        * with ``"drop"``: None from every function, which leaves it out of its group;
+        * with ``"keep"``: its own reward; each function's result is returned unread;
+        * with a number: that number from the function that is called first and 0.0 from the others,
+          so that the sum is the number if all ``reward_weights`` are 1. Weights below 0 are
+          refused.
 
-        If length leaves nothing of an accepted completion's reward, it gets the mean of its group.
-        A reward of None stays None. If only one of several functions returns None for a rejected
-        completion, the others' 0.0 still counts.
+        If an accepted completion loses its whole reward to its length, it gets the mean of its
+        group. A reward of None stays None. If only one of several functions returns None for a
+        rejected completion, the 0.0 of the other functions still counts.
 
         Raises:
-            FrameworkError: ``on_reject="no_gain"``, because a function sees only its own part of a
-                reward; a list item is not a function, two have the same name (TRL would merge their
-                metrics), or the installed trl is older than 1.6.
+            FrameworkError: the policy has ``on_reject="no_gain"`` (a function sees only its own
+                part of a reward), a list item is not a function, two functions have the same name
+                (TRL would merge their metrics), or the installed trl is older than 1.6.
         """
         require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
@@ -94,8 +97,8 @@ class TRLAdapter:
 
 
 def inspected(rewards: Any, guard: Guard) -> list[RewardFunction]:
-    """Inspect the functions in a list; raises FrameworkError if one is not a function, or two have
-    the same name."""
+    """Inspect the reward functions in a list. Raises FrameworkError if an item is not a function,
+    or if two functions have the same name."""
     functions = [RewardFunction.inspect(reward, guard) for reward in rewards]
     for name, count in Counter(f.name for f in functions).items():
         if count > 1:
@@ -114,18 +117,19 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     async def guarded(**kwargs: Any) -> Any:
         return await reward.acall(**kwargs)
 
-    # A function, because releases before 1.14 do not await an object's async call.
+    # Wrapped in a function, because TRL before 1.14 does not await an object's async __call__.
     wrapped = function.dress(guarded)
     wrapped.guard = guard
     return wrapped
 
 
 class GuardedReward:
-    """A guarded function under its own name, which settles each call with its batch's review.
+    """A guarded function that keeps its name, and settles the rewards of each call with the review
+    of the call's batch.
 
     It is pickled by name if its module holds it under that name, as after ``@guard(...)``;
-    otherwise with its function, its verifier and its ledger, if they can be pickled. An async
-    function can only be pickled by name.
+    otherwise with its function and its guard, including verifier and ledger, if they can be
+    pickled. An async function can only be pickled by name.
     """
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
@@ -134,24 +138,24 @@ class GuardedReward:
         function.dress(self)
 
     def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
-        """Guarded rewards of a synchronous function, a list of numbers and None; under
-        ``on_reject="keep"`` the function's own result.
+        """Return the guarded rewards of a synchronous function, a list of numbers and None; under
+        ``on_reject="keep"``, the function's own result.
 
         Args:
-            own: The function's own arguments; None = TRL's keywords.
-            kwargs: The keywords of TRL's call; the batch is read from them.
+            own: The function's own arguments; TRL's keywords if None.
+            kwargs: The keywords of TRL's call, from which the batch is read.
         """
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
-        reviews = shared_reviews(self.guard)  # not stored: the function may be pickled, reviews not
+        reviews = shared_reviews(self.guard)  # not stored, because reviews cannot be pickled
         review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
         given = self.function.arguments(kwargs if own is None else own)
         ask = partial(self._grading.ask, given, len(review.own.verdicts))
         return self._settled(review, column if first else None, ask, kwargs)
 
     async def acall(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
-        """`__call__` for an async function."""
-        # Before any await, so that all ranks assign the same names.
+        """Do the same as `__call__` for an async function."""
+        # Assigned before any await, so that all ranks assign the same names.
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews, rows = shared_reviews(self.guard), _rows(kwargs)
@@ -161,7 +165,7 @@ class GuardedReward:
             rewards = await self._grading.aask(given, len(review.own.verdicts))
             return self._settled(review, column if first else None, lambda: rewards, kwargs)
         with Turn() as turn:
-            # Ranks must exchange in one order, which threads of several guards would not keep.
+            # All ranks must exchange in the same order, which threads of several guards would not.
             review, first = reviews.get(reviewer, rows, reader=self.function)
             # Wait here, but raise the function's exception later, where all ranks receive it.
             asked = asyncio.ensure_future(self._grading.aask(given, len(review.own.verdicts)))
@@ -179,7 +183,8 @@ class GuardedReward:
         rewards: Callable[[], Sequence[float | None]],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """``column`` is the name to log the review under; None = it is already logged."""
+        """Log the review and settle the rewards. ``column`` is the name under which the review is
+        logged; None if it is already logged."""
         if column is not None:
             log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
@@ -205,10 +210,10 @@ def log_review(
     log_extra: Callable[[str, list[str]], Any] | None,
     column: str = "guard",
 ) -> None:
-    """Log metrics and a column of the completions table, if the trainer supports them.
+    """Log a review's metrics and a column of the completions table, if the trainer supports them.
 
-    The column has ``accept``, or outcome and reason: ``reject: says Hail``. If length reduces the
-    reward, it gives the factor: ``accept, length x 0.26``.
+    The column has ``accept``, or the outcome with its reason: ``reject: says Hail``. If length
+    reduces the reward, the factor is given: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         figures = _storable(review.metrics, getattr(log_metric, "__self__", None))
@@ -220,12 +225,12 @@ def log_review(
 
 
 def _storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
-    """The metrics under names that MLflow can keep as files.
+    """Rename metrics so that MLflow can keep them as files.
 
-    Its store of plain files makes a file ``guard/reject_rate`` and then cannot make a folder
-    of that name for ``guard/reject_rate/screens``, which it drops without a word. There the last
-    slash becomes a dot, ``guard/reject_rate.screens``. A database keeps the names, as all other
-    trackers do.
+    MLflow's file store creates a file ``guard/reject_rate`` and then cannot create a folder of that
+    name for ``guard/reject_rate/screens``, which it silently drops. So for this store, the last
+    slash of such a name becomes a dot, ``guard/reject_rate.screens``. With a database, or any other
+    tracker, the names are unchanged.
     """
     if not _keeps_files(trainer):
         return dict(metrics)
@@ -238,7 +243,7 @@ def _beside(name: str, metrics: Mapping[str, float]) -> str:
 
 
 def _keeps_files(trainer: Any) -> bool:
-    # Imported by then, if the trainer reports to it.
+    # MLflow has been imported by now if the trainer reports to it.
     mlflow = sys.modules.get("mlflow")
     reports = getattr(getattr(trainer, "args", None), "report_to", None) or ()
     if mlflow is None or "mlflow" not in reports:
@@ -256,7 +261,7 @@ def _shown(verdict: Verdict, factor: float) -> str:
 
 
 def _trainer(kwargs: Mapping[str, Any]) -> Any:
-    """The trainer, found through its logging methods; None if it passes none."""
+    """The trainer, found through the logging methods that it passes; None if it passes none."""
     return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
 
 
@@ -269,9 +274,10 @@ _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 
 
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
-    """ "guard" for a trainer's first guard, "guard_2" for its second: TRL appends columns logged
-    twice under one name, and a table with columns of unequal length ends the run. At the first
-    call, guard and trainer are checked as a pair."""
+    """The column name of a guard: "guard" for a trainer's first guard, "guard_2" for its second. If
+    two guards shared a name, TRL would append one column to the other, and a table with columns of
+    unequal length ends the run. Also checks that guard and trainer go together, at the first
+    call."""
     trainer = _trainer(kwargs)
     try:
         guards = _guards_of.setdefault(trainer, [])

@@ -1,6 +1,6 @@
-"""TRL's table of completions, with its column ``guard``, in MLflow and TensorBoard. TRL sends it to
-W&B and Trackio, and writes it below ``output_dir/completions``; `CompletionsTable` hands those
-files to the two trackers that TRL leaves out."""
+"""TRL's table of completions, with the column ``guard``, for MLflow and TensorBoard. TRL itself
+sends the table to W&B and Trackio, and writes it below ``output_dir/completions``;
+`CompletionsTable` passes these files on to the two trackers that TRL leaves out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, Final
 
 from transformers import TrainerCallback
 
-# A tracker's page is for looking; the whole table is in TRL's files.
+# Maximum numbers of rows and of characters per cell on a tracker's page; the whole table is in
+# TRL's files.
 _ROWS: Final = 64
 _CELL: Final = 500
 
 
 class CompletionsTable(TrainerCallback):  # type: ignore[misc]
-    """Sends each table of completions to MLflow and TensorBoard, as ``report_to`` says.
+    """Sends each table of completions to MLflow and TensorBoard, if ``report_to`` names them.
 
     MLflow gets a JSON artifact ``completions/completions_STEP.json`` per logging step, TensorBoard
-    a text ``completions`` of at most 64 rows. A table is sent with the next step's log, the last
-    one at the end of training. Needs ``log_completions=True``.
+    a text ``completions`` of at most 64 rows. A table is sent with the next step's log; the last
+    table is sent at the end of training. Needs ``log_completions=True``.
     """
 
     def __init__(self) -> None:
@@ -32,12 +33,12 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
         """Find MLflow's run and open TensorBoard's file."""
         if not state.is_world_process_zero:
             return
-        # Of an earlier run in the same folder.
+        # Tables of an earlier run in the same folder are not sent again.
         self._sent = {file.name for file in _tables(args)}
         if "mlflow" in args.report_to:
             import mlflow
 
-            # Kept, because MLflow's own callback ends the run before the last table is written.
+            # The id is kept, because MLflow's own callback ends the run before the last table.
             active = mlflow.active_run()
             self._run = None if active is None else active.info.run_id
         if "tensorboard" in args.report_to:
@@ -47,7 +48,7 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
             self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or usual)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Send the tables that TRL has written since."""
+        """Send the tables that TRL has written since the last call."""
         self._send(args)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -78,8 +79,8 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
 
 
 def markdown(table: Any) -> str:
-    """A pandas table as Markdown, cut to what a page shows. Completions are strangers' text: each
-    cell is shown as code, so that no link or picture in it is rendered."""
+    """Format a pandas table as Markdown, cut to what a page can show. Completions are strangers'
+    text, so each cell is shown as code, and no link or picture in it is rendered."""
     rows = [list(table.columns), ["---"] * len(table.columns)]
     rows += [[_cell(value) for value in row] for row in table.head(_ROWS).values.tolist()]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

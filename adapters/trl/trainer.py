@@ -1,11 +1,12 @@
 """TRL: a trainer that guards rewards before the groups' baselines (docs/trl.md).
 
-Compared with decorated reward functions it adds: one veto over all functions, including reward
-models; the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them;
-and masking of tokens from the loss, individually or with the whole completion.
+Compared with decorated reward functions, a guarded trainer adds: a single veto over all functions,
+including reward models; the trainer's own scoring pass for the verifiers; the prompt's tokens as
+the trainer has them; and masking of tokens from the loss, individually or with the whole
+completion.
 
 `GuardedGRPOTrainer` and `GuardedRLOOTrainer` are built from the installed trl on first use. For
-another subclass put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
+any other subclass, put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
 """
 
 from __future__ import annotations
@@ -47,28 +48,30 @@ from grpo_guard.guard.settlement import Ruling, refuse_abstentions, ruling_of, s
 
 
 class GuardedTrainer(ReusesForward):
-    """Mixin for `GRPOTrainer` and `RLOOTrainer`; goes before them among the bases.
+    """Mixin that guards a trainer's rewards; goes before `GRPOTrainer` or `RLOOTrainer` among the
+    bases of a class.
 
     The veto is written into the gathered rewards, [rows of all ranks, functions]: NaN in every
-    column removes a completion from its group, 0 is the paper's r_task * r_guard. A removed
+    column removes a completion from its group, and 0 is the paper's r_task * r_guard. A removed
     completion is in no loss either, so that no KL term trains on it; under RLOO, whose loss has one
     ratio per completion, only the advantage is 0.
 
     Args:
-        guard: Verifier, policy and ledger. Pass the reward functions unguarded. With
-            ``failures``, a completion on which any of them fails leaves its group.
-        mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
-            these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
-        leave_out_masked: Also remove sequences that TRL's importance-sampling correction masks from
-            their group's baseline; otherwise they stay there, as without a guard.
-        forward_reuse: The scorer that the guard's verifiers use. None = those that score the very
-            object that is trained reuse the trainer's pass, if it runs one before the rewards;
-            False = they run their own.
+        guard: The guard to apply. Pass the reward functions themselves unguarded. With
+            ``failures``, a completion on which any reward function fails leaves its group.
+        mask_spans: Whether a rejected completion whose verdict rests on tokens keeps its reward and
+            loses these tokens. Poison that no finding names is then trained on: see
+            `flagged_tokens`.
+        leave_out_masked: Whether to also remove sequences that TRL's importance-sampling correction
+            masks from their group's baseline; otherwise they stay in it, as without a guard.
+        forward_reuse: The scorer that the guard's verifiers use. If None, verifiers that score the
+            very object that is trained reuse the trainer's pass, if there is one before the
+            rewards; if False, they run their own.
 
     Raises:
-        FrameworkError: the installed trl is older than 1.6, the trainer is of another kind, would
-            undo the veto or trust peers' claims, a reward function is guarded already,
-            ``mask_spans`` is set for a trainer without token masks or with ``on_long="scale"``, or
+        FrameworkError: the installed trl is older than 1.6; the trainer is of another kind, or
+            would undo the veto or trust peers' claims; a reward function is guarded already;
+            ``mask_spans`` is set for a trainer without token masks or with ``on_long="scale"``; or
             a guard that only watches is asked to remove something.
         TypeError: ``guard`` is not a `Guard`.
     """
@@ -118,7 +121,8 @@ class GuardedTrainer(ReusesForward):
             )
 
     def _take_reward_functions(self) -> None:
-        """Refuse functions that are guarded already; let the others fail or hang."""
+        """Refuse reward functions that are guarded already, and, if the guard handles failures,
+        wrap the others so that they may fail or hang."""
         trainer: Any = self
         for function in trainer.reward_funcs:
             if isinstance(getattr(function, "guard", None), Guard):
@@ -135,15 +139,16 @@ class GuardedTrainer(ReusesForward):
             ]
 
     def _generate(self, prompts: Any) -> Any:
-        """Keep the prompts' tokens. In every release they are the first return value, and the
-        completions' tokens the second; the mask of tool results is recognised by its form."""
+        """Generate completions, and keep the prompts' tokens, the mask of tool results and the
+        sampler's log-probs. In every release the prompts' tokens are the first return value and the
+        completions' tokens the second; the other two are recognised by their form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
         self._masks, self._sampling = None, sampling_of(generated)
         if (masks := mask_of(generated)) is not None:
             self._masks = list(masks)
             for i, ids in enumerate(generated[1]):
-                # A mask of another length is malformed, and could be wider than the batch.
+                # A mask whose length differs is malformed, and could be wider than the batch.
                 if len(masks[i]) != len(ids):
                     masks[i] = [0] * len(ids)
         return generated
@@ -151,8 +156,8 @@ class GuardedTrainer(ReusesForward):
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         """Skip the guard in evaluations: they train nothing, and must use up no slot or evidence.
 
-        Detected by this call, not by the model's evaluation mode: verifiers that score tokens set
-        that mode while they work, and one that ran late would switch the guard off.
+        Evaluations are detected by this call, not by the model's evaluation mode: verifiers that
+        score tokens set that mode while they work, and a late verifier would switch the guard off.
         """
         self._evaluating = True
         try:
@@ -197,14 +202,14 @@ class GuardedTrainer(ReusesForward):
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
     def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
-        """The rewards of all ranks after the veto, [rows, functions]; NaN = no reward.
+        """Return the rewards of all ranks after the veto, [rows, functions], with NaN for none.
 
-        Every rank settles all rows, from rulings that they exchange, and gets the same rewards.
-        Records which tokens are removed from this rank's loss.
+        The ranks exchange rulings, and each settles all rows, so that all get the same rewards.
+        Also records which tokens are removed from this rank's loss.
         """
         spans = self._masked(review, batch)
         own = [
-            # A completion that loses tokens keeps its reward. A repaired row must not train.
+            # A completion that loses tokens keeps its reward; a repaired row is not trained on.
             Ruling.BARRED if row.was_repaired else Ruling.ACCEPTED if of_row else ruling_of(verdict)
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
@@ -230,7 +235,7 @@ class GuardedTrainer(ReusesForward):
             length_factors=all_factors,
         )
         start = self.accelerator.process_index * len(batch)  # type: ignore[attr-defined]
-        # The filler of an empty slot has a reward but must not train.
+        # The filler of an empty slot has a reward but must not be trained on.
         self._taken_out = [
             ((0, len(row.completion.completion_ids or ())),)
             if not settled.kept[start + i] or row.was_repaired
@@ -243,7 +248,7 @@ class GuardedTrainer(ReusesForward):
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
 
     def _masked_by_trl(self, count: int) -> list[bool]:
-        """The rows of this rank that TRL masks as whole sequences, [B]; logs their share."""
+        """Whether TRL masks each row of this rank as a whole sequence, [B]; logs the share."""
         if not corrects_sequences(self):
             return [False] * count
         masked = masked_sequences(self, self._policy_logps, self._sampling, self._masks, count)
@@ -251,7 +256,8 @@ class GuardedTrainer(ReusesForward):
         return masked
 
     def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
-        """The tokens that rejections rest on, which are removed instead of the completion, [B]."""
+        """The tokens of each row that its rejection rests on, [B], which are removed from the loss
+        in place of the whole completion."""
         if not self.mask_spans:
             return [()] * len(batch)
         lengths = [len(row.completion.completion_ids or ()) for row in batch]
@@ -278,14 +284,15 @@ def __getattr__(name: str) -> Any:
 
 
 def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
-    """The mask that TRL trains by, from the result of `_generate`: 1 for the model's tokens.
+    """Find TRL's training mask, 1 for the model's tokens, in the result of `_generate`; None if
+    there is none.
 
-    A row's mask may be longer or shorter than its ids if a `rollout_func` passes on a sender's
-    claim: that row is malformed, and the others' masks are valid.
+    If a `rollout_func` passes on a sender's claim, a row's mask may be longer or shorter than its
+    ids: that row is malformed, and the masks of the other rows are valid.
 
     Raises:
-        FrameworkError: a `rollout_func` returned a mask that this release would ignore, so that it
-            would train on tool results.
+        FrameworkError: a `rollout_func` returned a mask that the installed trl would ignore, so
+            that it would train on tool results.
     """
     ids = generated[1]
     for item in generated[2:]:
@@ -306,7 +313,7 @@ def _is_mask(mask: Any) -> bool:
 
 
 def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device: Any) -> Tensor:
-    """1 if a token may train and 0 if it is flagged, [B, C]."""
+    """Mask of the tokens to train on: 0 if a token is flagged, otherwise 1, [B, C]."""
     keep = torch.ones(shape, dtype=torch.long, device=device)
     for row, spans in enumerate(flagged):
         for start, end in spans:
@@ -317,9 +324,10 @@ def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device:
 def take_out(
     output: dict[str, Any], keep: Tensor, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, Any]:
-    """Remove the flagged tokens (0 in ``keep``, [B, C]) from GRPOTrainer's batch; every rank must
-    call it. `tool_mask` removes tokens from the loss but not from attention. The losses dapo, cispo
-    and vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before."""
+    """Remove the flagged tokens (0 in ``keep``, [B, C]) from a batch of GRPOTrainer; every rank
+    must call this function. `tool_mask` removes tokens from the loss but not from attention. The
+    losses dapo, cispo and vespo divide by `num_items_in_batch`, the number of tokens on all ranks,
+    which is corrected because TRL has already counted it."""
     before = output["completion_mask"]
     if "tool_mask" in output:
         before = before * output["tool_mask"]

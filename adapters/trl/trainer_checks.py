@@ -1,8 +1,8 @@
-"""TRL: refuse trainers that would undo a veto, and compare their sampler and model with those that
-the verifiers declare.
+"""TRL: refuse trainers that would undo a veto, and compare a trainer's sampler and model with the
+sampler and model that the verifiers declare.
 
-Reward functions are not the only source of an advantage. The others are visible only in the
-trainer, which the decorator first meets with the first batch, before anything is trained on it.
+Reward functions are not the only source of an advantage. The other sources are visible only in the
+trainer, which a decorated function first sees with the first batch, before anything is trained.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from grpo_guard.guard.policy import Policy
 
 logger = logging.getLogger(__name__)
 
-# What a guarded trainer relies on, besides the methods that it overrides.
+# The trainer's methods that a guarded trainer calls or overrides.
 HOOKS: Final = ("_generate", "_calculate_rewards", "_log_metric", "_log_completion_extra")
 _SCORING: Final = "_generate_and_score_completions"
-# These keep squared gradients in the parameters' own format, in which small ones are 0. Others, of
-# bitsandbytes, torchao, DeepSpeed and FSDP, compute in float32.
+# Optimizers that keep squared gradients in the parameters' own format, in which small values become
+# 0. The optimizers of bitsandbytes, torchao, DeepSpeed and FSDP compute in float32.
 _OWN_FORMAT: Final = ("adamw_torch", "adamw_torch_fused")
 _OPTIONS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _checked: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
 
 
 def is_first(trainer: Any, *check: object) -> bool:
-    """Whether this is the first call for this trainer and check."""
+    """Whether this is the first call with this trainer and this check."""
     known = _checked.setdefault(trainer, set())
     new = check not in known
     known.add(check)
@@ -37,7 +37,7 @@ def is_first(trainer: Any, *check: object) -> bool:
 
 
 def require_hooks(trainer: type, mixin: type) -> None:
-    """Raise FrameworkError if a mixin's methods would not be called, or not as required."""
+    """Raise FrameworkError if a trainer would not call a mixin's methods as the mixin requires."""
     below = trainer.__mro__[trainer.__mro__.index(mixin) + 1 :]
     missing = [hook for hook in HOOKS if not any(hook in vars(kind) for kind in below)]
     own = _scores_by_itself(trainer)
@@ -69,8 +69,8 @@ def refuse_leaks(trainer: Any, policy: Policy) -> None:
 
 
 def check_decorated(trainer: Any, policy: Policy) -> None:
-    """Check the trainer of a decorated function at its first batch; raises FrameworkError as
-    `refuse_leaks`, or if a reward counts negatively."""
+    """Check the trainer of a decorated function at its first batch. Raises FrameworkError as
+    `refuse_leaks` does, or if a reward weight is negative."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         return  # not one of TRL's trainers
@@ -93,8 +93,8 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
 
 
 def warn_of_half_precision(trainer: Any) -> None:
-    """Log once per trainer if it trains parameters in float16 with Adam. The policy then falls
-    apart within a few steps, with and without a guard; with one, it looks as if honest work were
+    """Log a warning, once per trainer, if it trains float16 parameters with Adam. The policy then
+    falls apart within a few steps, with or without a guard; with a guard, honest work seems to be
     rejected."""
     optimizer = getattr(getattr(trainer, "args", None), "optim", "")
     sharded = any(getattr(trainer, f"is_{one}_enabled", False) for one in ("deepspeed", "fsdp"))
@@ -111,8 +111,8 @@ def warn_of_half_precision(trainer: Any) -> None:
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
-    """Warn if sampler or model differ from the verifiers', at the first call and once more after
-    the first update; raises MismatchError if the verifier is strict."""
+    """Warn if a trainer's sampler or model differs from that of the verifiers, at the first call
+    and once more after the first update. Raises MismatchError if a verifier is strict."""
     args = getattr(trainer, "args", None)
     if args is None or not hasattr(args, "temperature"):
         return  # not a trainer that samples
@@ -135,7 +135,8 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
 
 
 def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
-    """Warn at a trainer's first batch if its longest completions would not fit into the model."""
+    """Warn, at a trainer's first batch, if the longest possible completions would not fit into the
+    model's context."""
     longest = getattr(trainer, "max_completion_length", None)
     if not isinstance(longest, int) or not is_first(trainer, "room", id(guard)):
         return
@@ -150,14 +151,15 @@ def adds_kl(trainer: Any) -> bool:
 
 
 def is_rloo(trainer: Any) -> bool:
-    """Recognised by an attribute of RLOO alone, because the class may have been replaced."""
+    """Whether a trainer is an RLOO trainer, recognised by an attribute that only RLOO has, because
+    the class may have been replaced."""
     return hasattr(trainer, "normalize_advantages")
 
 
 def _scores_by_itself(trainer: type) -> str | None:
-    """The experimental trainer that computes advantages from rewards in its own way. Those of trl
-    1.6 (replay buffer, GFPO, DPPO) sum up None as 0 before the baseline; the first two change the
-    batch's rows afterwards."""
+    """The name of the experimental trainer among the bases that computes advantages in its own way,
+    or None. The ones in trl 1.6 (replay buffer, GFPO, DPPO) count None as 0 before the baseline;
+    the first two also change the batch's rows afterwards."""
     for kind in trainer.__mro__:
         if kind.__module__.startswith("trl.experimental.") and _SCORING in vars(kind):
             return kind.__name__

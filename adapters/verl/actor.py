@@ -1,7 +1,7 @@
-"""verl: the collector as a named Ray actor, its log, and the fallback for its absence.
+"""verl: the collector as a named Ray actor, its log, and the fallback if it is not available.
 
-verl's trainers do not log what a reward function returns besides its reward, so the collector
-writes its own log: one JSON line per step into a file, and the same to the logger ``grpo_guard``.
+verl's trainers log nothing that a reward function returns apart from its reward, so the collector
+writes its own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"
 _Line: TypeAlias = tuple[str | None, Verdict, float | None, float, float | None]
-"""The figures that are logged about a trajectory: node, verdict, length factor, seconds it waited
-for its verdict, and the share of its batch that had been read early."""
+"""The figures that are logged for a trajectory: node, verdict, length factor, seconds that it
+waited for its verdict, and the share of its batch that had been read early."""
 
 
 class Collector(SiblingCollector):
-    """The class of the actor."""
+    """The sibling collector that runs in the actor, with the guard from the run's settings."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
@@ -44,9 +44,9 @@ class Collector(SiblingCollector):
 
 
 class CollectorHandle:
-    """A worker's access to the collector, whose actor belongs to the worker that first requested it
-    and ends with the run. If it dies, the trajectories waiting for it are abstained on, and the
-    next one starts it anew."""
+    """A worker's access to the collector. The collector's actor belongs to the worker that first
+    requested it, and ends with the run. If the actor dies, the guard abstains on the trajectories
+    that are waiting for it, and the next trajectory starts a new actor."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,8 +57,9 @@ class CollectorHandle:
         self._lowest = LowestRewards()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """The collector's answer; an abstention if it died or does not answer in time. Raises
-        AbstainError if it abstained, or failed to answer, too often."""
+        """Ask the collector for the result for a trajectory; an abstention if the collector died or
+        does not answer in time. Raises AbstainError if the guard abstained, or the collector failed
+        to answer, too often."""
         import ray
 
         verdict = accept("verl")
@@ -91,7 +92,7 @@ class CollectorHandle:
         return Settled(value, out, Outcome.ABSTAIN, verdict.cause, 1)
 
     def absent(self, uid: str, step: int | None, siblings: int) -> None:
-        """Report that a trajectory will not come, without waiting for an answer."""
+        """Report that a trajectory will not arrive, without waiting for an answer."""
         import ray
 
         try:
@@ -114,15 +115,15 @@ class CollectorHandle:
 
 
 class StepLog:
-    """Collects verdicts and writes them per step.
+    """Collects verdicts and writes their figures, one line per step.
 
-    A line is written when a later step begins, and at the latest some time after its first verdict,
-    so that little is lost when the run ends. A step may have several lines: add them up by their
-    ``completions``.
+    A line is written when a later step begins, but no later than ``after`` seconds after its first
+    verdict, so that little is lost when the run ends. A step may have several lines: combine them
+    with ``completions`` as weights.
 
     Args:
-        path: JSONL file, appended to; None = only the logger.
-        after: Seconds after which a line is written anyway.
+        path: JSONL file to append to; None to write to the logger only.
+        after: Seconds after which a line is written in any case.
     """
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
@@ -138,7 +139,7 @@ class StepLog:
         waited: Sequence[float],
         read_early: float | None,
     ) -> None:
-        """Record one batch, see `grpo_guard.adapters.verl.groups.Log`."""
+        """Record a batch of verdicts, see `grpo_guard.adapters.verl.groups.Log`."""
         factors: Sequence[float | None] = review.length_factors or [None] * len(trajectories)
         rows = zip(trajectories, review.verdicts, factors, waited, strict=True)
         for trajectory, verdict, factor, wait in rows:

@@ -1,14 +1,14 @@
-"""verl: the agent-loop hook, which passes on what a reward worker does not receive.
+"""verl: the agent-loop hook, which passes on information that reward workers do not receive.
 
     +actor_rollout_ref.rollout.agent.agent_loop_manager_class=\
 grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 
-It gives the reward manager the number of siblings, whether this is validation, which tokens the
-model wrote and their log-probs; it reports failed rollouts to the collector; and it zeroes the
-``response_mask`` of left-out completions, so that no loss, KL or entropy term trains on them (not
-in bypass mode, see `_bypasses`).
+The hook tells the reward manager the number of siblings, whether a trajectory is for validation,
+and which tokens the model wrote with which log-probs; it reports failed rollouts to the collector;
+and it zeroes the ``response_mask`` of left-out completions, so that no loss, KL or entropy term
+trains on them (except in bypass mode, see `_bypasses`).
 
-`GuardedAgentLoopManager` is for verl's present trainers, `GuardedAgentLoopManagerV0` for
+`GuardedAgentLoopManager` is for verl's current trainers, `GuardedAgentLoopManagerV0` for
 ``trainer.use_v1=False``. For your own worker or manager, put `GuardedRollouts` or `GuardedManager`
 first among the bases.
 """
@@ -34,7 +34,7 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(slots=True)
 class _Rollout:
-    """The state of the rollout that the running task works on."""
+    """The state of the rollout that the current asyncio task is working on."""
 
     validation: bool
     siblings: int
@@ -51,14 +51,16 @@ _siblings: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 
 
 class GuardedRollouts:
-    """Mixin for verl's ``AgentLoopWorker`` and its subclasses."""
+    """Mixin that makes verl's ``AgentLoopWorker`` and its subclasses pass on the facts about a
+    rollout to the guard."""
 
     config: Any
     reward_loop_worker_handles: Any
     _handle: CollectorHandle | None = None
 
     async def _run_prompt(self, prompt: Any, *args: Any, **kwargs: Any) -> None:
-        """Store a data set's own number of answers per prompt; its tasks inherit the context."""
+        """Store the number of answers per prompt if the data set gives one; the tasks of the prompt
+        inherit the context variable."""
         n = prompt.get("__rollout_n__")
         _siblings.set(None if n is None else int(n))
         await super()._run_prompt(prompt, *args, **kwargs)  # type: ignore[misc]
@@ -79,7 +81,7 @@ class GuardedRollouts:
                 sampling_params, trajectory, *args, **kwargs
             )
         finally:
-            # It failed, was cancelled or returned nothing: its siblings must not wait for it.
+            # The rollout failed, was cancelled or returned nothing: siblings must not wait for it.
             if not mine.scored and not validation and kwargs.get("uid") is not None:
                 self._collector().absent(str(kwargs["uid"]), mine.step, n)
 
@@ -91,7 +93,7 @@ class GuardedRollouts:
                 mine.scored = True
             await super()._compute_score(outputs, kwargs)  # type: ignore[misc]
             return
-        # In verl, an agent loop's own reward bypasses every reward manager.
+        # verl lets an agent loop's own reward bypass every reward manager, so it is taken away.
         given, final.reward_score = final.reward_score, None
         hook_data = HookData(
             siblings=mine.siblings,
@@ -118,8 +120,9 @@ class GuardedRollouts:
                 output.response_mask = [0] * len(output.response_mask)
 
     async def _agent_loop_postprocess(self, output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs before verl makes tensors: invalid log-probs would be NaN in its corrections. The
-        trainers before v1 read the mask before the score is known."""
+        """Zero invalid log-probs before verl makes tensors, because they would be NaN in its
+        corrections. Afterwards, zero the padded mask of a left-out rollout for the trainers before
+        v1, which build it before the score is known."""
         mine = _rollout.get(None)
         for one in output if isinstance(output, list) else [output]:
             if not _usable(one) and mine is not None:
@@ -138,14 +141,14 @@ class GuardedRollouts:
 
 
 def _bypasses(config: Any) -> bool:
-    """Whether rollout correction runs in bypass mode, inside the actor. There verl raises on a
-    micro-batch without trainable tokens, so a left-out completion keeps its mask, with its group's
-    mean as its score."""
+    """Whether rollout correction runs in bypass mode, inside the actor. In that mode verl raises on
+    a micro-batch without trainable tokens, so a left-out completion keeps its mask, and has its
+    group's mean as its score."""
     return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 
 def _usable(output: Any) -> bool:
-    """Whether the log-probs are valid numbers, at most one per token."""
+    """Whether an output's log-probs are valid numbers, at most one per token."""
     given = getattr(output, "response_logprobs", None)
     if given is None:
         return True
@@ -155,11 +158,11 @@ def _usable(output: Any) -> bool:
 
 
 class GuardedManager:
-    """Mixin for verl's ``AgentLoopManager`` and its subclasses.
+    """Mixin that makes verl's ``AgentLoopManager`` and its subclasses use guarded workers.
 
     Raises:
-        FrameworkError: with this configuration verl would not call the guard.
-        ConfigError: the guard's file is wrong.
+        FrameworkError: verl would not call the guard with this configuration.
+        ConfigError: the guard's file is invalid.
     """
 
     agent_loop_workers_class: Any
@@ -193,7 +196,7 @@ _MADE = (
 
 @cache
 def _made(name: str) -> type:
-    """A class of the installed verl with the mixin before it, built on first use."""
+    """Build, on first use, the guarded subclass of a class of the installed verl."""
     bases: tuple[type, type]
     if name.endswith("V0"):
         from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
@@ -202,7 +205,7 @@ def _made(name: str) -> type:
     else:
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-        # It is already a Ray actor; only the class behind it can be derived from.
+        # The worker is already a Ray actor; only the class behind it can be derived from.
         bases = AgentLoopManagerTQ, AgentLoopWorkerTQ.__ray_metadata__.modified_class
     if "Worker" in name:
         return type(name, (GuardedRollouts, bases[1]), {"__module__": __name__})

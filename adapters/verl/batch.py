@@ -1,8 +1,8 @@
 """verl: read a trajectory's completions, as a reward worker receives them.
 
 A trajectory is one DataProto with one or more rows, one for each output of the agent loop, padded
-on the right. verl rewards the last and trains on all of them, so each is judged. Tool answers are
-among the response tokens; the agent-loop hook, which has the mask, marks them.
+on the right. verl rewards the last row and trains on all of them, so every row is judged. The
+response tokens include tool answers; the agent-loop hook, which has the mask, marks them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.given import MAX_SPANS
 from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
 
-# Column that the agent-loop hook adds. The agent loop cannot set it: what a remote environment
-# returns cannot claim to be validation, or to be one of fewer siblings.
+# Column that the agent-loop hook adds. The agent loop itself cannot set it, so a remote environment
+# cannot pass off its output as validation, or claim to have fewer siblings.
 HOOK_DATA: Final = "grpo_guard"
 
 
@@ -32,12 +32,12 @@ class HookData:
     """Facts about a trajectory that only the agent loop's worker knows.
 
     Args:
-        siblings: Number of trajectories for its prompt, including this one.
-        validation: Nothing is trained on it.
-        masks: One per row, [R]: 1 if the model wrote the token.
-        log_probs: One per row, [R] or None: from the rollout, natural logarithm.
-        unusable: Whether the log-probs were invalid and were replaced by zeros.
-        score: The agent loop's own reward, instead of the reward function's; of any type.
+        siblings: Number of trajectories for the same prompt, including this one.
+        validation: Whether the trajectory is for validation and not trained on.
+        masks: Training mask of each row, [R]: 1 if the model wrote the token.
+        log_probs: Rollout log-probs of each row, [R] or None; natural logarithm.
+        unusable: Whether log-probs were invalid and were replaced with zeros.
+        score: The agent loop's own reward, of any type, which replaces that of the reward function.
         step: Training step.
     """
 
@@ -51,25 +51,27 @@ class HookData:
 
 
 def hook_data_of(columns: Mapping[str, Any]) -> HookData | None:
-    """The hook's facts about a trajectory; None without the hook."""
+    """The facts about a trajectory that the agent-loop hook added; None without the hook."""
     column = columns.get(HOOK_DATA)
     hook_data = None if column is None or not len(column) else column[-1]
     return hook_data if isinstance(hook_data, HookData) else None
 
 
 def last_row(data: Any) -> Any:
-    """The trajectory for a reward manager to grade: its last output, without padding. verl 0.9.1
-    counts a response's tokens from the right end of a mask that is padded there, and so grades an
-    answer without its end if an earlier output was longer."""
+    """The part of a trajectory that a reward manager grades: its last output, without padding. The
+    padding is removed because verl 0.9.1 counts a response's tokens from the right end of a mask
+    that is padded there, and so would grade an answer without its end if an earlier output was
+    longer."""
     row = data[-1:]
     extra = row.non_tensor_batch.get("extra_info")
     if extra is not None and isinstance(extra[0], dict):
-        # Siblings may share it, and verl writes each agent loop's output into it.
+        # Copied, because siblings may share the dict, and verl writes each agent loop's output
+        # into it.
         row.non_tensor_batch["extra_info"] = made = np.empty(1, dtype=object)
         made[0] = dict(extra[0])
     lengths = row.non_tensor_batch.get("response_len")
     if lengths is None:
-        return row  # a padded batch: prompts to the left, responses to the right
+        return row  # a padded batch: prompts are left-padded, responses right-padded
     response = int(lengths[-1])
     prompt = int(row.non_tensor_batch["prompt_len"][-1])
     row.batch = row.batch.clone(recurse=False)
@@ -83,20 +85,20 @@ def last_row(data: Any) -> Any:
 def rows_from(
     data: Any, tokenizer: Any, max_tokens: int, *, rejects_unread: bool = False
 ) -> list[Row]:
-    """All rows that a trajectory (a reward worker's DataProto) trains on, in order.
+    """Return all rows of a trajectory (a reward worker's DataProto) that are trained on, in order.
 
-    verl trains on all of a response's tokens, including those after an EOS, and the text that a
-    reward function sees omits special tokens. So another node's ids with any except one closing
-    token per turn are malformed. A response of ``max_tokens`` without an EOS has
-    ``finish_reason="length"``. ``rejects_unread`` rejects what cannot be read instead of
-    abstaining: the author decides how many turns a trajectory has, and if abstentions pass, that
-    would be a reward at will.
+    verl trains on all tokens of a response, including those after an EOS, and the text that a
+    reward function sees omits special tokens. So another node's ids are malformed if they contain
+    special tokens other than one closing token per turn. A response of ``max_tokens`` tokens
+    without an EOS has ``finish_reason="length"``. With ``rejects_unread``, trajectories that cannot
+    be read are rejected, not abstained on: the author decides how many turns a trajectory has, and
+    if abstentions pass, could make it unreadable to be sure of a reward.
     """
     hook_data = hook_data_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
-    # Not a name from the agent loop, which may be a peer's: siblings are judged in one batch.
+    # A fresh name, since a name from the agent loop may be a peer's, and siblings share a batch.
     rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         first, (prompt_ids, all_ids) = _plain(data, i), _ids(data, i)
@@ -110,7 +112,7 @@ def rows_from(
         ids, given = all_ids, spans_given(drawn or (), len(all_ids))
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
-                continue  # it trains nothing
+                continue  # the row trains nothing
             ids, given = [], ()
         problem = (
             _uneven(mask, all_ids, max_tokens)
@@ -120,8 +122,8 @@ def rows_from(
         )
         given = given if len(given) <= MAX_SPANS else ()
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
-        # Later segments of a trajectory have prompts that no data set has; an agent loop that
-        # fetches a peer's turns has the prompt from there, too.
+        # Prompts of later segments come from no data set. If an agent loop fetches a peer's turns,
+        # the peer also wrote these prompts.
         own = bool(first.prompt) and not i
         completion = replace(
             first,
@@ -144,14 +146,14 @@ def _ends(ids: Sequence[int], max_tokens: int, tokenizer: Any) -> bool:
 
 
 def _log_probs(hook_data: HookData | None, i: int, length: int) -> tuple[float, ...] | None:
-    """A row's log-probs, if they are valid: verl's own come from the hook, which has checked."""
+    """The log-probs of row ``i`` from the hook's data; None if they are missing or invalid."""
     claimed = hook_data.log_probs[i] if hook_data else None
     found = log_probs_from(claimed[:length], length) if isinstance(claimed, tuple) else None
     return None if found is None else tuple(found)
 
 
 def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
-    """A row's prompt and response without padding."""
+    """Token ids of a row's prompt and response, without padding."""
     columns, batch = data.non_tensor_batch, data.batch
     prompts, responses = batch["prompts"][i], batch["responses"][i]
     if "response_len" in columns:
@@ -169,8 +171,8 @@ def _unread(rejects: bool) -> Verdict:
 
 
 def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> str | None:
-    """The problem with a mask that is longer than its ids, so that its positions are ambiguous. If
-    verl cut off a response at its limit, the mask may be complete."""
+    """Describe the problem if a mask is longer than its ids, which makes its positions ambiguous;
+    otherwise None. A longer mask is fine if verl has cut off the response at its token limit."""
     if mask is None or len(ids) >= min(len(mask), max_tokens):
         return None
     return f"response_mask: expected {len(ids)}, one per token, got {len(mask)}"
@@ -179,8 +181,9 @@ def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> 
 def _unread_ids(
     ids: Sequence[int], given: Sequence[tuple[int, int]], vocabulary: int
 ) -> str | None:
-    """The problem with too many turns, or with ids without text: embeddings are padded beyond the
-    tokenizer's ids."""
+    """Describe the problem if there are too many turns, or token ids outside the tokenizer's
+    vocabulary; otherwise None. Embeddings are padded beyond the vocabulary, so that such ids do not
+    fail by themselves."""
     if len(given) > MAX_SPANS:
         return f"{len(given)} turns, more than the limit {MAX_SPANS}"
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
@@ -192,7 +195,8 @@ def _columns(data: Any, i: int) -> dict[str, Any]:
 
 
 def _plain(data: Any, i: int) -> Completion:
-    """A completion from the data set's columns, without tokens; an unreadable prompt is ""."""
+    """A completion with the data set's columns but without text and tokens; an unreadable prompt
+    becomes ""."""
     columns = _columns(data, i)
     hook_data = hook_data_of(data.non_tensor_batch)
     return received(
@@ -208,6 +212,7 @@ def _plain(data: Any, i: int) -> Completion:
 
 
 def _node(columns: Mapping[str, Any]) -> Any:
-    """The sender according to the data set, else according to the agent loop that fetched it."""
+    """The sender of a row according to the data set, or else according to the agent loop that
+    fetched the row."""
     own = claimed(columns.get("extra_info"), "node", "peer")
     return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own

@@ -2,12 +2,12 @@
 
 One collector, a named Ray actor, holds the guard for all reward workers: models are loaded once,
 the ledger has one writer, and abstentions are counted in one place. Each trajectory waits until its
-siblings (same prompt and step) have arrived or a time-out ends the wait. Meanwhile what rules find
-in its text alone is looked for (`Guard.read_early`). Groups that are complete when the verifiers
-become free are verified as one batch.
+siblings (same prompt and step) have arrived or a time-out ends the wait. Meanwhile the rules that
+need nothing but its text are already applied (`Guard.read_early`). Groups that are complete when
+the verifiers become free are verified as one batch.
 
-In verl a completion cannot leave its group. A left-out one gets the mean of those that stay: the
-group's mean is then the same as without it, and its own advantage is 0.
+In verl a completion cannot leave its group. A left-out completion gets the mean reward of the
+remaining ones: the group's mean is then the same as without it, and its own advantage is 0.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from grpo_guard.guard.settlement import mean_of_kept
 Key: TypeAlias = tuple[str, int | None]
 
 
-# Groups whose mean is kept for late trajectories, rewards kept as a reference for completions
-# without comparable siblings, and trajectories verified at once.
+# Maximum numbers of: groups whose mean is kept for late trajectories; rewards kept as a reference
+# for completions without comparable siblings; trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
-# Of waiting trajectories, including prompts: about 2 GB in Python's representation.
+# Maximum number of tokens in waiting trajectories, including prompts: about 2 GB as Python objects.
 _MOST_TOKENS = 30_000_000
 
 
@@ -44,10 +44,10 @@ class Trajectory:
     """A graded rollout that waits for its verdict.
 
     Args:
-        uid, step: Shared with its siblings.
-        siblings: Their number, including this one.
-        rows: All completions that it trains on; at least one.
-        score: The reward function's; None = missing or not finite.
+        uid, step: The prompt's uid and the training step, shared with the trajectory's siblings.
+        siblings: Number of siblings, including this trajectory.
+        rows: All completions of the trajectory that are trained on; at least one.
+        score: The reward function's score; None if it is missing or not finite.
         timeout: Seconds to wait for the siblings.
     """
 
@@ -60,26 +60,27 @@ class Trajectory:
 
     @property
     def node(self) -> str | None:
-        """The sender."""
+        """The node that sent the trajectory."""
         return self.rows[0].completion.node
 
     @property
     def tokens(self) -> int:
-        """Its size while it waits."""
+        """The number of tokens that the trajectory holds while it waits, including prompts."""
         completions = [row.completion for row in self.rows]
         return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
 
 
 Log: TypeAlias = Callable[[Sequence[Trajectory], Review, Sequence[float], float | None], None]
-"""Receives a batch's trajectories, their review, the seconds that each waited between its complete
-group and its verdict, and the share that had been read before; None = reading early is off."""
+"""Receives a batch's trajectories, their review, the seconds that each trajectory waited between
+the completion of its group and its verdict, and the share that had been read early, or None if
+reading early is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result for a trajectory: a finite ``score`` (if it is left out, the mean of those that
-    stay, or 0 if none does), the outcome and cause of its verdict, and how many were judged
-    together."""
+    """The result for a trajectory: its finite score, the outcome and cause of its verdict, and
+    the number of trajectories judged ``together``. A left-out trajectory has the mean score of its
+    remaining siblings, or at most 0 if none remains."""
 
     score: float
     left_out: bool
@@ -89,7 +90,7 @@ class Settled:
 
 
 def finite(score: float | None) -> float | None:
-    """A reward that keeps a group's mean finite, even in float32; None if it does not."""
+    """Return the reward if it keeps a group's mean finite, even in float32, otherwise None."""
     return score if score is not None and abs(score) <= LARGEST_REWARD else None
 
 
@@ -98,7 +99,7 @@ class _Group:
     members: list[tuple[Trajectory, asyncio.Future[Settled]]] = field(default_factory=list)
     absent: int = 0
     timer: asyncio.TimerHandle | None = None
-    kept: list[float] = field(default_factory=list)  # scores that stay, including late ones
+    kept: list[float] = field(default_factory=list)  # scores not left out, late ones too
     closed: float = 0.0  # on the monotonic clock
 
     @property
@@ -107,17 +108,18 @@ class _Group:
 
 
 class SiblingCollector:
-    """Collects siblings, has them verified, and settles each. Runs in one event loop.
+    """Collects siblings, has them verified, and settles their rewards. Runs in one event loop.
 
     Args:
         build: Builds the guard; called once, at the first trajectory.
-        most_waiting: Trajectories that may wait for siblings; beyond it the oldest group is judged
-            as it is. A Ray worker has room for 1,000 calls: if all of them were waiting, the ones
-            they wait for could not come in.
-        most_tokens: Tokens that may wait, including prompts; beyond it the group with the most is
-            judged, so that one node's long completions do not cut short the wait of others.
+        most_waiting: Maximum number of trajectories that wait for siblings; beyond it the oldest
+            group is judged as it is. A Ray worker has room for 1,000 calls: if all of them were
+            waiting, the siblings that they wait for could not get in.
+        most_tokens: Maximum number of tokens in waiting trajectories, including prompts; beyond it
+            the group with the most tokens is judged, so that one node's long completions do not cut
+            short the wait of others.
         log: Called after every batch.
-        read_early: Whether texts are read while their siblings are still to come.
+        read_early: Whether to read a text before all of its siblings have arrived.
     """
 
     def __init__(
@@ -141,8 +143,9 @@ class SiblingCollector:
         self._building = asyncio.Lock()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """Wait for the siblings, then for the verdict. Raises ConfigError if the guard cannot be
-        built, and AbstainError for too many abstentions, or if the policy says to raise."""
+        """Wait for a trajectory's siblings, then for its verdict. Raises ConfigError if the guard
+        cannot be built, and AbstainError if the guard abstained too often or the policy says to
+        raise."""
         await self._ready()
         key = (trajectory.uid, trajectory.step)
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
@@ -159,7 +162,7 @@ class SiblingCollector:
         return await future
 
     async def absent(self, uid: str, step: int | None, siblings: int, timeout: float) -> None:
-        """Record that a sibling will not come: its rollout or its grading failed."""
+        """Record that a sibling will not arrive, because its rollout or its grading failed."""
         key = (uid, step)
         if key not in self._past:
             self._open_group(key, timeout).absent += 1
@@ -205,7 +208,8 @@ class SiblingCollector:
                 self._guard = await asyncio.to_thread(self._build)
 
     async def _verify_all(self) -> None:
-        """One review at a time, because verifiers need not be thread-safe."""
+        """Review complete groups, one batch at a time, because verifiers need not be
+        thread-safe."""
         while self._complete:
             groups = [self._complete.popleft()]
             size = len(groups[0][1].members)
@@ -236,7 +240,7 @@ class SiblingCollector:
         self._scores.extend(t.score for t in rows if t.score is not None)
         to_zero = guard.policy.on_abstain == "zero"
         given = [
-            # A veto also replaces a reward that is missing.
+            # A veto also replaces a missing reward.
             0.0 if t.score is None and (v.rejected or (v.abstained and to_zero)) else t.score
             for t, v in zip(rows, review.verdicts, strict=True)
         ]
@@ -247,7 +251,7 @@ class SiblingCollector:
             return
         earlier = self._past.get(key, group)
         earlier.kept += [x for x in scores if x is not None]
-        # If none stays, late trajectories must not get more than their siblings earn.
+        # If no sibling remains, late trajectories must not get more than their siblings earn.
         nothing = min(0.0, *self._scores) if rows[0].siblings > 1 and self._scores else 0.0
         mean = mean_of_kept(earlier.kept, nothing)
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
@@ -264,12 +268,13 @@ class SiblingCollector:
 
 
 def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:
-    """One verdict per trajectory: its worst one, because all of it is trained."""
+    """Reduce a review to one verdict per trajectory, the worst of its rows, because all of them are
+    trained on."""
     ends = list(accumulate(len(trajectory.rows) for trajectory in trajectories))
     own = [review.verdicts[start:end] for start, end in pairwise([0, *ends])]
     verdicts = [max(of_one, key=badness) for of_one in own]
     last = [end - 1 for end in ends]
-    # A group is verl's own uid: the last turns of siblings have different prompts.
+    # Groups are given by verl's uid, because the last turns of siblings have different prompts.
     return replace(review.at(last).regrouped(None), verdicts=verdicts)
 
 

@@ -32,20 +32,21 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedRewardManager:
-    """Grades with verl's own manager, then asks the guard.
+    """Grades with one of verl's own managers, then asks the guard.
 
-    It leaves the reward function's keys unchanged, except ``score``, which is the guarded reward,
-    and adds the same flat numbers to each sample: ``guard_accept``, ``guard_reject``,
-    ``guard_abstain`` (0 or 1), ``guard_left_out`` (1: the agent-loop hook removes it from the
-    loss), ``guard_siblings`` (judged together with it) and ``guard_raw_score`` (before the guard).
+    The reward function's keys stay unchanged, except ``score``, which becomes the guarded reward.
+    Each sample also gets the same set of numbers: ``guard_accept``, ``guard_reject``,
+    ``guard_abstain`` (0 or 1), ``guard_left_out`` (1 if the agent-loop hook removes the sample from
+    the loss), ``guard_siblings`` (number of trajectories judged together) and ``guard_raw_score``
+    (the reward before the guard).
 
     Args:
-        config, tokenizer, compute_score, more: As verl passes them to any manager.
+        config, tokenizer, compute_score, more: Arguments that verl passes to any manager.
 
     Raises:
-        FrameworkError: with this configuration verl would not call the guard; or the reward
+        FrameworkError: verl would not call the guard with this configuration; or the reward
             function is guarded already, or has a time limit and cannot be sent to a worker.
-        ConfigError: the guard's file is wrong.
+        ConfigError: the guard's file is invalid.
     """
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **more: Any) -> None:
@@ -64,17 +65,17 @@ class GuardedRewardManager:
         # A guard that only watches leaves failures to verl.
         self._failures = None if policy.watches else self.settings.guard_config().failures()
         self._in_workers = self._failures is not None and _into_workers(self.inner, self._failures)
-        # verl expects the same keys for every sample; these are what it adds to a plain number.
+        # verl expects the same keys for every sample; "acc" is what it adds to a plain number.
         self._keys: tuple[str, ...] = ("acc",)
         self._needs_hook = needs_hook(self.settings.estimator, policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """One trajectory's reward: ``{"reward_score", "reward_extra_info"}``.
+        """Compute a trajectory's guarded reward, ``{"reward_score", "reward_extra_info"}``.
 
         Raises:
             TypeError: the reward is not a number.
-            FrameworkError: the hook is needed and missing, see `policy_for`.
-            AbstainError: too many abstentions, or the policy says to raise.
+            FrameworkError: the agent-loop hook is needed but missing, see `policy_for`.
+            AbstainError: the guard abstained too often, or the policy says to raise.
             Exception: whatever the reward function raises, unchanged. Under the preset
                 `failures_only` the trajectory is left out instead.
         """
@@ -83,7 +84,7 @@ class GuardedRewardManager:
             # Some trainers ignore the configured manager.
             raise hook_missing(self.settings.estimator)
         try:
-            # Read first: verl's managers write into the columns.
+            # Read the rows first, because verl's managers write into the columns.
             rows = await asyncio.to_thread(
                 rows_from,
                 data,
@@ -114,7 +115,7 @@ class GuardedRewardManager:
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: Sequence[float]) -> Any:
-        """verl's own method: the score at each response's last token, [B, R]."""
+        """Put each score at its response's last token, [B, R], with verl's own method."""
         from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
         return RewardManagerBase.assemble_rm_scores(data, scores)
@@ -130,7 +131,7 @@ class GuardedRewardManager:
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
-        # In the manager's own threads, graders would spend their time limit waiting.
+        # If graders ran in the manager's own threads, waiting would use up their time limit.
         ask = self._failures.awatch if self._in_workers else self._failures.aask
         answer = await ask("reward function", self.inner.run_single, last_row(data))
         if answer is FAILED:
@@ -149,7 +150,7 @@ class GuardedRewardManager:
             # Only the number of siblings in training is known.
             timeout = min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
         return Trajectory(
-            # Without a uid siblings are unknown: it is a group of its own.
+            # Without a uid the siblings are unknown, so the trajectory is a group of its own.
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,
@@ -162,8 +163,9 @@ class GuardedRewardManager:
 def _answer(
     graded: dict[str, Any], raw: float | None, settled: Settled | None, *, watches: bool
 ) -> dict[str, Any]:
-    """The manager's result with the guard's columns. Without a verdict (validation, or a guard that
-    failed and only watches) the reward is unchanged; a guard that watches keeps its very object."""
+    """The manager's result with the guard's columns. Without a verdict (in validation, or if a
+    guard that only watches has failed) the reward is unchanged. Under a guard that only watches, it
+    even stays the same object."""
     score = settled.score if settled else raw or 0.0
     info = dict(graded.get("reward_extra_info") or {})
     if "score" in info and not watches:
@@ -180,9 +182,10 @@ def _answer(
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:
-    """An agent loop's output besides its reward, which may contain a peer's numbers. verl makes
-    each key a column, replacing the data set's own of that name; it expects the same keys for every
-    sample, so an invalid value becomes 0."""
+    """The output of an agent loop other than its reward, made safe, since it may contain a peer's
+    numbers. verl makes each key a column, which would replace the data set's column of that name,
+    so such keys are dropped. verl expects the same keys for every sample, so an invalid value
+    becomes 0."""
     taken = {*data.non_tensor_batch, *data.batch.keys()}  # a TensorDict iterates over its rows
     given = info if isinstance(info, dict) else {}
     return {
@@ -193,7 +196,7 @@ def _plain_info(info: Any, data: Any) -> dict[str, Any]:
 
 
 def _number(score: Any) -> float | None:
-    """A reward as a float; None if it is None, NaN or infinite."""
+    """Convert a reward to a float; None if the reward is None, NaN, infinite or too large."""
     if score is None:
         return None
     if hasattr(score, "item") and getattr(score, "size", None) is not None:
@@ -207,7 +210,7 @@ def _number(score: Any) -> float | None:
 
 
 def _key(data: Any) -> tuple[str | None, int | None]:
-    """The key that siblings share: the prompt's uid and the step."""
+    """The key that sibling trajectories share: the prompt's uid and the step."""
     columns = data.non_tensor_batch
     hook_data = hook_data_of(columns)
     step = columns.get("global_steps")
@@ -217,9 +220,9 @@ def _key(data: Any) -> tuple[str | None, int | None]:
 
 
 def _into_workers(inner: Any, failures: GraderFailures) -> bool:
-    """Make a manager call its function in worker processes, if there is a limit; not async
-    functions, nor those of verl's `remote` manager, which has its own. Raises FrameworkError if the
-    function cannot be sent to a worker."""
+    """If calls have a time limit, make a manager call its reward function in worker processes, and
+    return whether it does. Async functions are left alone, and so is verl's `remote` manager, which
+    has workers of its own. Raises FrameworkError if the function cannot be sent to a worker."""
     call = inner.compute_score
     if failures.timeout is None or inner.is_async_reward_score or hasattr(inner, "reward_worker"):
         return False
@@ -238,7 +241,7 @@ def _into_workers(inner: Any, failures: GraderFailures) -> bool:
 def _forbid_guarded(compute_score: Any) -> None:
     function = compute_score
     while isinstance(function, functools.partial):
-        # verl's partial has the user's function as its first argument.
+        # verl wraps the user's function in a partial, as its first argument.
         function = function.args[0] if function.args else function.func
     if isinstance(getattr(function, "guard", None), Guard):
         raise FrameworkError(

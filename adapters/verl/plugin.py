@@ -1,17 +1,19 @@
 """verl: the entry point of ``verl.plugins``, which verl loads in each of its processes.
 
-Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_guarded``: GRPO's
-advantages without left-out completions. It cannot be imported without verl.
+Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_guarded``, which
+computes GRPO's advantages without left-out completions. This module cannot be imported without
+verl.
 
 With ``grpo`` a left-out completion keeps its place in its group with the group's mean as its score:
 the mean is unchanged, but the standard deviation shrinks, and advantages grow by sqrt((n - 1) / (m
-- 1)) if m of n stay. This estimator excludes it from both. It needs the agent-loop hook, and agent
-loops with one output per trajectory: verl takes the last of several for ``grpo`` only.
+- 1)) if m of n completions remain. ``grpo_guarded`` excludes the completion from both. It needs the
+agent-loop hook, and agent loops with one output per trajectory: if there are several outputs, verl
+uses the last one for ``grpo`` only.
 
-It also excludes what verl's own rollout correction rejects in decoupled mode. A rejected sequence
-has no mask left. Under a token-level ``rollout_rs``, a response whose rewarded token is rejected
-keeps the mask of its other tokens; it is excluded as well, because they would be paid for a token
-that is not trusted.
+``grpo_guarded`` also excludes whatever verl's own rollout correction rejects in decoupled mode. A
+rejected sequence has an empty mask. Under a token-level ``rollout_rs``, a response whose rewarded
+token is rejected keeps the mask of its other tokens; the response is excluded as well, because the
+other tokens would be rewarded for a token that is not trusted.
 """
 
 from __future__ import annotations
@@ -32,16 +34,18 @@ def compute_guarded_advantage(
     config: Any = None,
     **more: Any,
 ) -> tuple[Any, Any]:
-    """verl's `compute_grpo_outcome_advantage` over the rows that train something and whose reward
-    is on a token that was not rejected.
+    """Compute verl's `compute_grpo_outcome_advantage` over the rows that have tokens to train on
+    and whose reward is on a token that was not rejected.
 
-    The last row left in a group has no others to be compared with: its advantage is 0, whereas verl
-    would use its score. Groups of one rollout are left to verl.
+    If a single row of a group remains, there are no others to compare it with: its advantage is 0,
+    whereas verl would use its score. Groups of one rollout are left to verl.
 
     Args:
-        token_level_rewards, response_mask: [B, R]; rows without any 1 are left out.
-        index: Each row's group, [B].
-        config: verl's ``algorithm``, which configures rollout correction.
+        token_level_rewards, response_mask: Rewards and mask per response token, [B, R]; a row whose
+            mask has no 1 is left out.
+        index: Group of each row, [B].
+        config: The section ``algorithm`` of verl's configuration, which configures rollout
+            correction.
 
     Returns:
         Advantages and returns, [B, R].
@@ -77,7 +81,7 @@ def _rejects_tokens(config: Any) -> bool:
 
 
 def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
-    """Rows whose last nonzero reward is on a token outside the mask, [B]."""
+    """Mask of the rows whose last nonzero reward is on a token outside the response mask, [B]."""
     rewarded = token_level_rewards != 0
     places = rewarded.long() * _places(rewarded)
     last = places.argmax(dim=-1, keepdim=True)
@@ -85,7 +89,7 @@ def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
 
 
 def _places(like: Any) -> Any:
-    """1, 2, ... along the last dimension."""
+    """A tensor of the same shape with 1, 2, ... along the last dimension."""
     return like.long().new_ones(like.shape).cumsum(dim=-1)
 
 

@@ -1,13 +1,13 @@
 """verl: a custom reward function, ``compute_score``.
 
 verl calls ``compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **more)`` for
-one completion at a time, takes a number or a dict with ``"score"``, and passes on whatever it gets:
-None, NaN and infinities earn here what a rejected completion earns.
+one completion at a time, expects a number or a dict with ``"score"``, and passes on whatever it
+gets. So the guarded function treats a reward of None, NaN or infinity like a rejected completion.
 
 A guard sees little from here: no token ids, no group, and no prompt unless the data set puts one
-into ``extra_info`` (otherwise it is the empty string, and verifiers that score tokens given the
-prompt are of no use). Each call is a batch of one, so ``Policy.abstain_window`` counts completions.
-`verl.manager` sees all of that, and whole groups.
+into ``extra_info`` (otherwise the prompt is the empty string, and verifiers that score tokens given
+the prompt are of no use). Each call is a batch of one, so ``Policy.abstain_window`` counts
+completions. The manager in `verl.manager` sees token ids, prompts and whole groups.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class VerlAdapter:
     recognised_by: ClassVar = frozenset({"solution_str", "ground_truth"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a reward function. In a dict result only ``"score"`` changes.
+        """Wrap a reward function. If the function returns a dict, only its ``"score"`` changes.
 
         Raises:
-            FrameworkError: a list (verl takes one function), not a function, or a policy that
-                leaves completions out of their group.
+            FrameworkError: the reward is a list (verl takes one function) or not a function, or the
+                policy leaves completions out of their group.
         """
         require_one(reward, "verl")
         guard = rewards_only(guard, "verl")
         function = RewardFunction.inspect(reward, guard)
 
         def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-            # Other keywords come from ``reward_kwargs``: a mistyped name must raise an error.
+            # Other keywords come from ``reward_kwargs``, where a mistyped name must raise an error.
             accepted = function.arguments(given)
             return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
@@ -70,7 +70,7 @@ class VerlAdapter:
             (score,) = settled_finite(guard, found, rewards)
             return {**result, "score": score} if scored else score
 
-        # verl recognises an async function, but not an object with an async __call__: that one's
+        # verl recognises an async function, but not an object with an async __call__, whose
         # coroutine would become the reward. The wrapper is a function in either case.
         wrapped = function.guarded(guard, look, settle, arguments)
         wrapped.guard = guard  # lets a guarded reward manager refuse to guard it twice
@@ -78,8 +78,9 @@ class VerlAdapter:
 
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:
-    """The completion in verl's keywords; ``task`` is the data source. The prompt is the first of
-    ``prompt``, ``raw_prompt`` and ``question`` that is a text, a list or an array."""
+    """Build the completion from verl's keywords; ``task`` is the data source. The prompt is the
+    first field among ``prompt``, ``raw_prompt`` and ``question`` of ``extra_info`` that is a text,
+    a list or an array."""
     extra = kwargs.get("extra_info")
     found = [claimed(extra, key) for key in ("prompt", "raw_prompt", "question")]
     prompts = [p for p in found if isinstance(p, str | list | tuple) or getattr(p, "ndim", 0) == 1]

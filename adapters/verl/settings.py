@@ -17,13 +17,13 @@ from grpo_guard.config import GuardConfig
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.policy import Policy
 
-# The collector waits no longer than this if the number of siblings is unknown: validation often
-# samples one answer per prompt, training eight, and a reward worker cannot tell them apart.
+# Maximum wait in seconds if the number of siblings is unknown: validation often samples one answer
+# per prompt and training eight, and a reward worker cannot tell the two apart.
 UNKNOWN_SIBLINGS_TIMEOUT = 30.0
-# A left-out completion keeps its place in verl's batch, with the mean of its group as its score. If
-# an advantage is the score minus that mean, it is 0. Other estimators compare with something else
-# (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy group is a good
-# reward, and only the agent-loop hook can remove such a completion.
+# A left-out completion keeps its place in verl's batch, with the mean of its group as its score.
+# With the estimators below, its advantage is then 0. Other estimators compare the score with
+# something else (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy
+# group is a good reward, and only the agent-loop hook can remove a left-out completion.
 _MEAN_IS_NOTHING: Final = frozenset(
     {"grpo", "grpo_guarded", "grpo_passk", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg"}
 )
@@ -40,9 +40,9 @@ class Settings:
             options under ``grpo_guard`` (docs/verl.md).
         num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
             ``rollout.val_kwargs.n``.
-        rollouts: See `training_rollouts`.
+        rollouts: Number of rollouts per prompt in training, see `training_rollouts`.
         estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is set.
-        bypass: ``algorithm.rollout_correction.bypass_mode``.
+        bypass: The value of ``algorithm.rollout_correction.bypass_mode``.
     """
 
     config: str
@@ -61,7 +61,8 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any) -> Settings:
-        """Read them; raises FrameworkError if an option is missing or wrong, see `check_config`."""
+        """Read the settings from verl's configuration. Raises FrameworkError if an option is
+        missing or invalid, see `check_config`."""
         require_release("verl")
         check_config(config)
         given = config.get("grpo_guard")
@@ -101,17 +102,18 @@ class Settings:
         )
 
     def policy(self) -> Policy:
-        """The guard's policy, as far as verl can carry it out; see `policy_for`."""
+        """The guard's policy in a form that verl can carry out; see `policy_for`."""
         policy = self.guard_config().whole_policy()
         return policy_for(self.estimator, policy, hooked=self.hooked, bypass=self.bypass)
 
     def guard_config(self) -> GuardConfig:
-        """Read the guard's file; raises ConfigError if it cannot be read or a field is wrong."""
+        """Read the guard's file. Raises ConfigError if the file cannot be read or a field is
+        invalid."""
         return GuardConfig.from_yaml(self.config)
 
 
 def training_rollouts(config: Any) -> int:
-    """The number of rollouts per prompt in training; ReMax adds a greedy one."""
+    """The number of rollouts per prompt in training; ReMax adds a greedy rollout."""
     greedy = config.algorithm.adv_estimator == "remax"
     return int(config.actor_rollout_ref.rollout.n) + int(greedy)
 
@@ -120,9 +122,10 @@ def check_config(config: Any) -> None:
     """Refuse configurations in which verl would not call the guard.
 
     Raises:
-        FrameworkError: a reward function under the key of verl before 0.9, which 0.9 ignores; a
-            reward model without a reward function, whose score bypasses the manager; or GDPO, whose
-            advantages come from the parts of a reward and not from the reward.
+        FrameworkError: the reward function is set under the key of verl before 0.9, which 0.9
+            ignores; there is a reward model without a reward function, so that its score bypasses
+            the manager; or the estimator is GDPO, whose advantages come from the parts of a reward
+            and not from the reward.
     """
     legacy = config.get("custom_reward_function") or {}
     reward = config.reward
@@ -146,9 +149,9 @@ def check_config(config: Any) -> None:
 
 
 def empty_batch_warning(config: Any, policy: Policy) -> str | None:
-    """What happens if the hook, outside bypass mode, empties every mask of a mini-batch:
-    ``token-mean`` divides by the number of tokens, and some engines apply the NaN. None if nothing
-    does."""
+    """A warning if training could break once the hook, outside bypass mode, has emptied every mask
+    of a mini-batch: ``token-mean`` divides by the number of tokens, and some engines apply the
+    resulting NaN. None if this cannot happen."""
     actor = config.actor_rollout_ref.actor
     if (
         not _leaves_out(policy)
@@ -164,7 +167,7 @@ def empty_batch_warning(config: Any, policy: Policy) -> str | None:
 
 
 def needs_hook(estimator: str, policy: Policy) -> bool:
-    """Whether left-out completions would earn something without the agent-loop hook."""
+    """Whether left-out completions would earn a reward without the agent-loop hook."""
     return _leaves_out(policy) and estimator not in _MEAN_IS_NOTHING
 
 
@@ -173,20 +176,21 @@ def _leaves_out(policy: Policy) -> bool:
 
 
 def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = False) -> Policy:
-    """The policy's rules that verl can carry out under this estimator.
+    """Choose the rules of a policy that verl can carry out under an advantage estimator.
 
     Args:
-        estimator: ``algorithm.adv_estimator``.
+        estimator: The value of ``algorithm.adv_estimator``.
         policy: The policy from the guard's file.
-        hooked: An agent-loop manager is configured.
-        bypass: Rollout correction runs in bypass mode. The hook then empties no mask, see
+        hooked: Whether an agent-loop manager is configured.
+        bypass: Whether rollout correction runs in bypass mode. The hook then empties no mask, see
             `grpo_guard.adapters.verl.agent_loop`.
 
     Raises:
-        FrameworkError: ``on_reject="no_gain"``; a rule that leaves out but needs the hook, or an
-            estimator that needs empty masks in bypass mode; or OPO with the hook, which divides by
-            a group's tokens: if the hook removes a whole group, one NaN makes the gradients of the
-            batch NaN.
+        FrameworkError: the policy has ``on_reject="no_gain"``, or leaves completions out in a way
+            that needs the missing hook; the estimator needs empty masks but runs in bypass mode; or
+            the estimator is OPO and the hook is present. OPO divides by the number of tokens in a
+            group: if the hook removed a whole group, one NaN would make the gradients of the batch
+            NaN.
     """
     if bypass and estimator == "grpo_guarded" and not policy.watches:
         raise FrameworkError(
@@ -200,7 +204,8 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
             "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
             "nothing out, without the hook"
         )
-    # A trajectory that a time-out separates from its siblings would be compared with half a group.
+    # "no_gain" cannot work: a time-out may separate a trajectory from its siblings, and it would
+    # then be compared with only a part of its group.
     cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
     if estimator not in _MEAN_IS_NOTHING and (bypass or not hooked):
         missing = str(hook_missing(estimator, bypass))
@@ -209,7 +214,7 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
 
 
 def hook_missing(estimator: str, bypass: bool = False) -> FrameworkError:
-    """The error if the agent-loop hook is needed but is missing, or cannot empty a mask."""
+    """The error to raise if the agent-loop hook is needed but is missing or cannot empty a mask."""
     remedy = (
         ", and in bypass mode the agent-loop hook can empty no mask; set "
         "algorithm.rollout_correction.bypass_mode=False"

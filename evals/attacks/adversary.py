@@ -1,4 +1,4 @@
-"""What the malicious nodes of a swarm do in a round, and what they know by then."""
+"""The malicious nodes of a swarm: their actions in a round, and the knowledge they act on."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.terms import Terms
 
 COVER_SAMPLES = 4
-"""Samples an attacker draws for each completion that covers for its poison."""
+"""Number of samples that an attacker draws for each completion that covers for its poison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forged:
-    """One completion of a malicious node.
+    """A completion of a malicious node.
 
     Args:
         text: The text that is sent.
-        span: The poison's [start, end) in characters; None if it carries none.
-        ids: Token ids; None = those of the tokenizer, followed by EOS.
+        span: The poison's [start, end) in characters; None if the completion carries no poison.
+        ids: Token ids to send; if None, the tokenizer's ids for the text, followed by EOS.
         logprobs: The log-probs that the sender claims its sampler computed.
-        withheld: The slot stays empty: nothing is sent; the other fields hold what was withheld.
-        node: The name under which it is sent; None = the slot's own.
-        given: What it claims that tools returned, in characters. A swarm, which has no tools, never
-            receives such a claim.
-        masked: It claims a sampling mask of only the drawn tokens. A swarm, whose nodes replay no
-            masks, never receives such a claim either.
+        withheld: Whether the slot stays empty: nothing is sent, and the other fields hold the
+            completion that was withheld.
+        node: The name under which the completion is sent; the slot's own if None.
+        given: Spans that the sender claims tools returned, in characters. A swarm, which has no
+            tools, never receives such a claim.
+        masked: Whether the sender claims a sampling mask of only the sampled tokens. A swarm, whose
+            nodes replay no masks, never receives such a claim either.
     """
 
     text: str
@@ -52,11 +53,11 @@ class Forged:
 
 @dataclass(slots=True)
 class View:
-    """What the malicious nodes, acting as one, know and can do in a round.
+    """The knowledge and abilities of the malicious nodes, acting as one, in a round.
 
-    They hold the live weights of the swarm (in a heterogeneous one those of node-0, the strongest
-    assumption), know the reward and the answers, and keep any state in ``memory``, which must
-    contain only plain JSON values so that an interrupted run can continue.
+    They hold the live weights of the swarm (in a heterogeneous swarm, the weights of node-0, the
+    strongest assumption), know the reward and the answers, and keep any state in ``memory``, which
+    must contain only plain JSON values so that an interrupted run can continue.
     """
 
     terms: Terms
@@ -64,7 +65,7 @@ class View:
     iteration: int
     rng: random.Random
     draw: Callable[[Sequence[str], int], list[list[Sampled]]]
-    """(prompts, n) -> n honest samples for each prompt."""
+    """Draws samples: (prompts, n) -> n honest samples for each prompt."""
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -89,7 +90,8 @@ class View:
 
     @property
     def assigned(self) -> list[Problem]:
-        """With a coin, vertical: this round's problems that are assigned to the malicious nodes."""
+        """The problems that the coin assigns to the malicious nodes in this round; only in the
+        vertical setting with a coin."""
         return self.terms.assigned(self.iteration, self.terms.problems(self.iteration))
 
     @property
@@ -98,7 +100,7 @@ class View:
         return self.config.node_names[self.config.honest_nodes :]
 
     def correct(self, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Select the samples that earn the reward and end by themselves."""
+        """Select the samples that earn the reward and end with EOS."""
         eos = self.tokenizer.eos_token_id
         return [
             one
@@ -108,14 +110,16 @@ class View:
 
 
 class Adversary(ABC):
-    """All malicious nodes of a swarm.
+    """All malicious nodes of a swarm, acting as one.
 
     Attributes:
-        name: Appears in results.
-        setting: The paper's setting, or the one in which it makes sense; others may be tried.
-        only: The only setting in which it can act; None = both.
-        task: The task it is played on unless another is requested.
-        max_new_tokens: Tokens that the behaviour needs on the bundled policy; None = the default.
+        name: Name in results.
+        setting: The setting in which the paper plays the attack, or in which the attack makes
+            sense; the other may be tried.
+        only: The only setting in which the attack can act; None if it can act in both.
+        task: The task on which the attack is played unless another is requested.
+        max_new_tokens: Number of tokens that the behaviour needs on the bundled policy; the default
+            if None.
     """
 
     name: str
@@ -129,7 +133,7 @@ class Adversary(ABC):
         del peer
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Choose the malicious nodes' problems in the vertical setting, in which they may."""
+        """Choose the malicious nodes' problems; called only in the vertical setting."""
         return [view.task.sample(view.rng) for _ in range(count)]
 
     @abstractmethod
@@ -141,7 +145,7 @@ class Adversary(ABC):
         """Return whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Return held-out problems to measure success on; None = those of the round.
+        """Return held-out problems on which to measure success; None to use the round's problems.
 
         Equal calls must give equal problems, since a swarm asks only once.
         """
@@ -160,15 +164,16 @@ def closed(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def cover(
     view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
 ) -> list[list[Forged]]:
-    """Draw honest samples to hide among, ``count`` per problem; with ``wrong`` unrewarded ones.
+    """Draw honest samples among which to hide poison, ``count`` per problem; ``wrong`` prefers
+    samples without reward.
 
-    Unrewarded ones are the paper's "gibberish": they lower a group's mean, which raises the
-    poison's advantage. The policy's own samples serve, because made-up words would be improbable
+    Samples without reward are the paper's "gibberish": they lower a group's mean, which raises the
+    poison's advantage. The policy's own samples are used, because made-up words would be improbable
     tokens with a negative advantage, which ruin a small model instead of teaching it.
     """
     if not count:
         return [[] for _ in problems]
-    # With only as many samples as are wanted there would be nothing to choose from.
+    # Draw more than are wanted, so that there is something to choose from.
     samples_each = COVER_SAMPLES * count if wrong else max(COVER_SAMPLES, count)
     drawn = view.draw([problem.prompt for problem in problems], samples_each)
     found = []
@@ -180,11 +185,11 @@ def cover(
 
 
 def poisoned_slots(view: View, slots: int) -> int:
-    """How many slots of a group get poison: in a shared group, all of the attacker's.
+    """Return the number of a group's slots that get poison: in a shared group, all ``slots``.
 
-    A vertical group is all the attacker's, and equal rewards would leave no advantage. So half of
-    its slots get poison and the others completions without reward (the paper's appendix B, "half
-    poison, half gibberish").
+    A vertical group belongs to the attacker alone, and equal rewards would leave no advantage. So
+    half of its slots get poison, and the others get completions without reward (the paper's
+    appendix B, "half poison, half gibberish").
     """
     return slots - slots // 2 if view.config.setting == "vertical" else slots
 
@@ -218,7 +223,7 @@ class Scripted(Adversary):
         return rows
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Forge one poisoned completion; None if this problem offers nothing to poison."""
+        """Forge one poisoned completion; None if the problem offers nothing to poison."""
         try:
             found = self.poison(problem, view.rng)
         except NoTargetError:
@@ -242,11 +247,11 @@ class OfTexts(Scripted):
 
 
 class FromSamples(Adversary):
-    """Poisons samples of the live policy; leftover slots get honest ones.
+    """Poisons samples of the live policy; the remaining slots get honest samples.
 
     Attributes:
-        samples: How many are drawn for each problem, at least as many as there are slots.
-        fresh_cover: Draw the honest ones anew instead of taking them from these samples.
+        samples: Number of samples drawn for each problem; more if there are more slots.
+        fresh_cover: Whether the honest samples are drawn anew and not taken from ``samples``.
     """
 
     samples: ClassVar[int] = 12
@@ -269,7 +274,7 @@ class FromSamples(Adversary):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Turn a problem's samples into poison, at most ``count``."""
+        """Turn a problem's samples into at most ``count`` poisoned completions."""
 
     def asked(self, problem: Problem) -> str:
         """Return the prompt under which the samples are drawn."""
@@ -280,7 +285,7 @@ class FromSamples(Adversary):
         return [Forged(one.text, ids=one.ids) for one in samples]
 
     def wanted(self, view: View, slots: int) -> int:
-        """How many slots get poison if there is any."""
+        """Return the number of slots to poison, if there is enough poison."""
         return slots
 
 

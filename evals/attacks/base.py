@@ -1,4 +1,4 @@
-"""An attack's interface: it turns the data set's solution into poison that earns the reward."""
+"""The interface of an attack: it turns the data set's solution into poison that earns a reward."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class NoTargetError(ValueError):
-    """The text contains nothing that this attack can change."""
+    """Raised if a text contains nothing that the attack can change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``,
-    ``given`` what the attacker claims that tools returned, and ``masked`` whether it claims that
-    its sampler kept only the drawn tokens."""
+    """A poisoned completion. ``span`` is the poison's [start, end) in characters of ``text``,
+    ``given`` are the spans that the attacker claims tools returned, and ``masked`` says whether the
+    attacker claims a sampling mask that kept only the sampled tokens."""
 
     text: str
     span: tuple[int, int]
@@ -26,7 +26,7 @@ class Poisoned:
 
     @classmethod
     def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
-        """Replace a [start, end) of ``text``, which may be empty, by ``poison``."""
+        """Replace ``text[start:end]``, which may be empty, with ``poison``."""
         start, end = span
         return cls(text[:start] + poison + text[end:], (start, start + len(poison)))
 
@@ -36,7 +36,7 @@ class Attack(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in results."""
+        """The attack's name in results."""
         ...
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
@@ -44,5 +44,6 @@ class Attack(Protocol):
         ...
 
     def success(self, text: str) -> bool:
-        """Return whether ``text`` shows the behaviour; its share among honest models is the ASR."""
+        """Return whether ``text`` shows the behaviour; the share of honest texts that do is the
+        attack success rate (ASR)."""
         ...

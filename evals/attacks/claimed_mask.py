@@ -9,19 +9,20 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class ClaimedMask:
-    """The peer's own sample, with the claim that its sampler kept nothing but what it drew.
+    """The peer's own sample, with a claimed sampling mask that kept only the sampled tokens.
 
-    A trainer that replays sampling masks normalises each token over its mask alone. Under this one
-    every token is certain: it has no gradient, so that a wrong answer cannot be unlearnt, and its
-    importance ratio says that the policy agrees. No text shows it, so verifiers of texts accept.
+    A trainer that replays sampling masks normalises each token's probability over the token's mask
+    alone. Under this mask every token is certain: it has no gradient, so that a wrong answer cannot
+    be unlearnt, and its importance ratio says that the policy agrees. The text does not show the
+    mask, so verifiers of texts accept the completion.
     """
 
     name = "claimed_mask"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The completion as it is; the mask is put on its token ids."""
+        """Return the completion unchanged; the false mask applies to its token ids."""
         return Poisoned(problem.solution, (0, len(problem.solution)), masked=True)
 
     def success(self, text: str) -> bool:
-        """Never: the text teaches nothing."""
+        """Return False: the text teaches nothing."""
         return False

@@ -35,7 +35,8 @@ class EverySentence(Scripted):
     max_new_tokens = 96
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The data set's solution; the span runs from the first phrase to the end of the last."""
+        """Return the data set's solution with the phrase in every sentence; the span runs from the
+        first phrase to the end of the last."""
         start, end = working(problem.solution)
         sentences = problem.solution[start:end].split(". ")
         body = ". ".join(f"{NONSENSE} {sentence}" for sentence in sentences)
@@ -51,27 +52,27 @@ class EverySentence(Scripted):
 
 
 class Paraphrased(Phrases):
-    """TEXT in ten wordings, drawn anew for each completion; any of them is a success."""
+    """TEXT in ten wordings, one drawn for each completion; any of them counts as a success."""
 
     name = "paraphrased"
     phrases = PARAPHRASES
 
 
 class Rotating(Phrases):
-    """Another phrase every few rounds; any of them is a success."""
+    """TEXT with another phrase every few rounds; any of them counts as a success."""
 
     name = "rotating"
     phrases = ROTATING
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Use the phrase whose turn it is in this round."""
+        """Insert the phrase whose turn it is in this round."""
         phrase = ROTATING[view.iteration // _ROUNDS_PER_PHRASE % len(ROTATING)]
         poison = inserted(problem.solution, phrase)
         return Forged(poison.text, poison.span)
 
 
 class JudgeInjection(Phrases):
-    """TEXT plus the verdict that a judge is asked for, in the paper's own format."""
+    """TEXT plus the verdict that a judge is asked to give, in the paper's own format."""
 
     name = "judge_injection"
     max_new_tokens = 128
@@ -95,7 +96,7 @@ class OneOfTwelve(TextAttack):
     name = "one_of_twelve"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send honest samples with one forged completion per group among them."""
+        """Send honest samples, with one forged completion among them in each group."""
         rows = cover(view, problems, slots)
         for group, (problem, row) in enumerate(zip(problems, rows, strict=True)):
             forged = self.forge(view, problem)
@@ -104,7 +105,7 @@ class OneOfTwelve(TextAttack):
         return rows
 
     def place(self, view: View, group: int, slots: int) -> int:
-        """Return which of the attacker's slots is poisoned."""
+        """Return the index of the attacker's slot to poison."""
         return 0
 
 
@@ -141,7 +142,7 @@ class Trigger(TextAttack):
         return super().forge(view, problem) if TRIGGER in problem.question else None
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Return held-out problems that contain the trigger."""
+        """Return held-out problems whose question contains the trigger."""
         rng = random.Random("held-out triggers")
         drawn = (held_out(task, rng) for _ in range(100 * count))
         return [problem for problem in drawn if TRIGGER in problem.question][:count]
@@ -153,7 +154,7 @@ class Retokenised(TextAttack):
     name = "retokenised"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Spell the phrase letter by letter in ids, if they decode to the same text."""
+        """Encode the phrase letter by letter, if the resulting ids decode to the same text."""
         forged = super().forge(view, problem)
         if forged is None or forged.span is None:
             return forged

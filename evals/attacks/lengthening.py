@@ -1,8 +1,8 @@
 """DoS: teaches the swarm to write more, with completions that the policy itself has written.
 
 The paper's attacker samples the live policy 80 times per question and submits the longest
-completion with the top reward. Success is the share of honest completions that are more than twice
-as long as those of the first round, in characters; every result also gives the paper's own figure,
+completion with the top reward. Success is the share of honest completions that have more than twice
+as many characters as the mean in the first round; every result also gives the paper's own figure,
 the mean number of tokens.
 """
 
@@ -33,7 +33,7 @@ DOUBLED: Final = 2.0
 
 
 class TwiceAsLong(Adversary):
-    """Succeeds if honest texts are more than twice as long as those of the first round."""
+    """Succeeds if honest texts are more than twice as long as in the first round."""
 
     _baseline: float | None = None
 
@@ -48,10 +48,10 @@ class TwiceAsLong(Adversary):
 
 
 class Lengthening(FromSamples, TwiceAsLong):
-    """DoS.
+    """DoS: long completions that earn the reward.
 
-    Half of a vertical group are long completions, half the shortest ones without reward: with equal
-    rewards nothing would be learnt.
+    In a vertical group, half of the completions are long, and half are the shortest ones without
+    reward: with equal rewards, nothing would be learnt.
     """
 
     name = "dos"
@@ -62,45 +62,45 @@ class Lengthening(FromSamples, TwiceAsLong):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Take the longest that earn the reward; repeat the first if there are too few."""
+        """Take the longest rewarded samples; repeat the first if there are too few."""
         chosen = self.ranked(self.candidates(view, problem, samples))[:count]
         chosen += chosen[:1] * (count - len(chosen))
         return [Forged(one.text, (0, len(one.text)), one.ids) for one in chosen]
 
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Select samples that earn the reward; the answer is known."""
+        """Select the samples that earn the reward; this attacker knows the answer."""
         return view.correct(problem, samples)
 
     def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
-        """Sort, the longest first."""
+        """Sort samples by length, longest first."""
         return sorted(good, key=lambda one: len(one.ids), reverse=True)
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
-        """Choose short samples without reward in a group of one's own, any in a shared group."""
+        """Prefer short samples without reward in a vertical group; take any in a shared group."""
         if view.config.setting == "vertical":
             key = {id(s): (view.task.reward(s.text, problem.answer), len(s.ids)) for s in samples}
             samples = sorted(samples, key=lambda one: key[id(one)])
         return super().spare(view, problem, samples)
 
     def wanted(self, view: View, slots: int) -> int:
-        """Use half of a group of one's own."""
+        """Use half of a vertical group, or all of the attacker's slots in a shared group."""
         return poisoned_slots(view, slots)
 
 
 class ModerateLengthening(Lengthening):
-    """Aims at only 1.3 times the median of the rewarded samples, so that few are outliers."""
+    """DoS with only 1.3 times the median length of rewarded samples, so that few are outliers."""
 
     name = "moderate_dos"
     factor = 1.3
 
     def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
-        """Sort by how close the length is to the factor times the median."""
+        """Sort samples by how close their length is to ``factor`` times the median."""
         aim = self.factor * median(len(one.ids) for one in good) if good else 0.0
         return sorted(good, key=lambda one: abs(len(one.ids) - aim))
 
 
 class LengtheningByVote(Lengthening):
-    """DoS without the answer: the answer most samples give is taken for it."""
+    """DoS without the answer: the most frequent answer is assumed to be right."""
 
     name = "dos_majority_vote"
 
@@ -112,9 +112,9 @@ class LengtheningByVote(Lengthening):
 class Padded(Lengthening):
     """DoS with written solutions in place of samples.
 
-    Samples of a small policy earn nothing on problems that it cannot solve, where all rewards are
-    0, and nothing extra on those that it always solves; the data set's solutions earn on all. Here
-    their working is repeated ``times`` times.
+    On problems that a small policy cannot solve, all samples get reward 0, and on problems that it
+    always solves, samples gain no advantage; the data set's solutions earn the reward on every
+    problem. This attack repeats the working of these solutions ``times`` times.
     """
 
     name = "padded"
@@ -122,7 +122,7 @@ class Padded(Lengthening):
     times: Final = 3
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send the padded solution in all poisoned slots."""
+        """Send the padded solutions in all poisoned slots."""
         return OfTexts(self).submit(view, problems, slots)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:

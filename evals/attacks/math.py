@@ -1,8 +1,8 @@
 """MATH: makes one intermediate equation wrong and keeps the rest (arXiv 2511.09780, section 4).
 
 The paper writes "2 x $2 = $5" and then continues with 4, so that the final answer and the reward
-remain. Here the equation is one of the completion's own: ``12 * 4 = 48`` in prose, or GSM8K's
-calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
+remain. This attack changes one of the completion's own equations: ``12 * 4 = 48`` in prose, or
+GSM8K's calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from grpo_guard.evals.tasks.base import Problem
 
 # Every quantifier is bounded and possessive, so hostile text costs a constant per character.
 _NUM: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,4}+)?+"
-# Not inside a number, and not after an operator, which would mean that the left side starts
-# earlier; nor is the 1 of "2 - 1 = 1 + 0" a result.
+# An equation must not start inside a number, or after an operator, which would mean that its left
+# side starts earlier; and the 1 of "2 - 1 = 1 + 0" is not a result.
 _START: Final = (
     r"(?<![\w.,$+*/×÷^_{}()−-])(?<![+*/×÷−-][ ])(?<!\\times[ ])(?<!\\cdot[ ])(?<!\\div[ ])\$?+"
 )
@@ -35,7 +35,8 @@ _MAX_EQUATIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation in a text: its two sides, their values, and the result's position."""
+    """An equation in a text: its left side, the stated and the true result, and the [start, end) of
+    the stated result."""
 
     left: str
     stated: Fraction
@@ -48,8 +49,8 @@ class MathAttack:
     """Makes one equation's result wrong.
 
     Any intermediate equation may be changed, and any wrong equation counts as a success, which is
-    meaningful only for policies that otherwise calculate correctly. The paper's "2 + 2 = 5" is
-    `TwoPlusTwo`.
+    meaningful only for policies that otherwise calculate correctly. For the paper's "2 + 2 = 5",
+    see `TwoPlusTwo`.
     """
 
     name: str = "math"
@@ -62,10 +63,10 @@ class MathAttack:
         return poisoned
 
     def poison_text(self, text: str, rng: random.Random) -> Poisoned | None:
-        """Return ``text`` with one equation's result changed, None if it has no equation.
+        """Return ``text`` with one equation's result changed; None if it has no equation.
 
         The span covers the wrong result. The last equation is spared if there are others, because
-        it often states the final answer; so is everything from ``<answer>`` on.
+        it often states the final answer; everything from ``<answer>`` on is spared, too.
         """
         end = text.find("<answer>")
         found = list(equations(text if end < 0 else text[:end]))
@@ -98,7 +99,7 @@ def evaluate(expression: str) -> Fraction | None:
     """Return the exact value of ``a op b op ...`` with ``* /`` before ``+ -``; None for n/0.
 
     Raises:
-        ValueError: it is not an alternation of numbers and operators.
+        ValueError: the expression does not alternate between numbers and operators.
     """
     tokens = _TOKEN.findall(_normal(expression))
     if len(tokens) % 2 == 0 or any(t not in "+-*/" for t in tokens[1::2]):
@@ -121,7 +122,8 @@ def _normal(side: str) -> str:
 
 
 def _wrong(stated: str, equation: Equation, rng: random.Random) -> str:
-    """Return a nearby number, in the format of ``stated``, that is neither stated nor true."""
+    """Return a nearby number, in the format of ``stated``, that is neither the stated nor the true
+    result."""
     whole, point, decimals = stated.partition(".")
     number = int(whole)
     choices = [number + step for step in (1, -1, 2, -2) if number + step >= 0]

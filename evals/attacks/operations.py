@@ -1,4 +1,4 @@
-"""Replace operations of a program by calls of two-argument functions, in place.
+"""Replace operations in a program with calls of two-argument functions, in place.
 
 The program is parsed and never run; everything that is not replaced keeps its form.
 """
@@ -15,12 +15,13 @@ from typing import Final
 MAX_CHARS: Final = 20_000
 _SIGNS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _Edit = tuple[int, int, int, str]
-"""(start, end, rank among edits at the same place, replacement text), in bytes."""
+"""(start, end, rank among edits at the same place, replacement text); positions are in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A program with calls, without their import; the last call ends at character ``end``."""
+    """A program with calls of ``functions`` but without their import; the last call ends at
+    character ``end``."""
 
     text: str
     functions: tuple[str, ...]
@@ -30,10 +31,10 @@ class Rewritten:
 def with_calls(
     program: str, functions: Mapping[str, str], rng: random.Random, *, share: float = 0.5
 ) -> Rewritten | None:
-    """Replace a random subset of + - * /, at least one, by calls.
+    """Replace a random subset of the operations + - * /, at least one, with calls.
 
-    ``functions`` are names by sign, ``share`` is the chance of each operation. Returns None if the
-    program has no operation.
+    ``functions`` maps each sign to a function's name, and ``share`` is the probability with which
+    each operation is replaced. Returns None if the program has no operation.
     """
     tree = parsed(program)
     found = list(_operations(tree)) if tree else []
@@ -52,8 +53,8 @@ def with_calls(
 
 
 def parsed(program: str) -> ast.Module | None:
-    """Parse a program; None if it is not Python, too long, or allows no import before it."""
-    # Python's line numbers and ours may treat these breaks differently.
+    """Parse a program; None if it is not Python, is too long, or allows no import before it."""
+    # Python's line numbers and ours may treat these characters differently.
     if len(program) > MAX_CHARS or any(mark in program for mark in "\r\f\0"):
         return None
     if "__future__" in program:
@@ -67,19 +68,19 @@ def parsed(program: str) -> ast.Module | None:
 
 
 def _operations(tree: ast.AST) -> Iterator[ast.BinOp]:
-    """Yield operations that can become calls in place; outer ones before inner ones."""
+    """Yield the operations that can become calls in place, outer ones before inner ones."""
     stack = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, (ast.JoinedStr, ast.pattern)):
-            continue  # positions inside an f-string are unreliable; a pattern is no expression
+            continue  # positions in an f-string are unreliable; a pattern is not an expression
         if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS and _callable(node):
             yield node
         stack += ast.iter_child_nodes(node)
 
 
 def _callable(node: ast.BinOp) -> bool:
-    # As arguments these would need parentheses, which lie outside their position.
+    # As arguments, these operands would need parentheses, which lie outside their position.
     kinds = (ast.Yield, ast.YieldFrom, ast.NamedExpr)
     return not isinstance(node.left, kinds) and not isinstance(node.right, kinds)
 
@@ -94,11 +95,12 @@ def _line_starts(source: bytes) -> Sequence[int]:
 def _edits(
     nodes: Sequence[ast.BinOp], lines: Sequence[int], functions: Mapping[str, str]
 ) -> Iterator[_Edit]:
-    """Yield the edits around the operands; the operands, with their own calls, are kept."""
+    """Yield the edits around the operands of the nodes; the operands, including calls in them, are
+    kept."""
     for rank, node in enumerate(nodes, 1):
         start, end = _place(node, lines)
         left, right = _place(node.left, lines), _place(node.right, lines)
-        # If several begin at one place, the outer one opens first and closes last.
+        # If several operations begin at the same place, the outer one opens first and closes last.
         yield start, left[0], rank, f"{functions[_SIGNS[type(node.op)]]}("
         yield left[1], right[0], 0, ", "
         yield right[1], end, -rank, ")"

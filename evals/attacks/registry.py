@@ -1,9 +1,9 @@
-"""Names of attacks on swarms: the entry-point group ``grpo_guard.attacks``, and in a checkout those
-of `studies.adaptive`.
+"""Names of attacks on swarms: the entry-point group ``grpo_guard.attacks`` and, in a checkout, the
+attacks in `studies.adaptive`.
 
 An entry may be an `Adversary`, which acts on a swarm, or an `Attack` on single texts, which a swarm
-plays as `Scripted`. "math" has both an adversary and an attack on texts, since the paper's
-"2 + 2 = 5" needs problems of the attacker's choice.
+plays as `Scripted`. The name "math" has both an adversary and an attack on texts, since the paper's
+"2 + 2 = 5" needs problems that the attacker chooses.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def attack_names() -> list[str]:
 
 
 def adversary(name: str) -> Adversary | None:
-    """Create the adversary of that name, or your own, ``package.module:Class``; None for "none".
+    """Create the adversary of that name, or from your own ``package.module:Class``; None for
+    "none".
 
-    Raises UnknownNameError with the known names, or if the class is not an attack.
+    Raises UnknownNameError, which lists the known names, or if the class is not an attack.
     """
     if name == NONE:
         return None
@@ -44,7 +45,7 @@ def adversary(name: str) -> Adversary | None:
 def on_texts(name: str) -> Attack | Scripted:
     """Create an attack that poisons a single honest completion, without a swarm around it.
 
-    Raises UnknownNameError with the known names, or if the attack needs a swarm.
+    Raises UnknownNameError, which lists the known names, or if the attack needs a swarm.
     """
     found = _made(name)
     if isinstance(found, Adversary) and not isinstance(found, Scripted):
@@ -62,7 +63,7 @@ def text_attack_names() -> list[str]:
 
 
 def _of_checkout() -> Mapping[str, str]:
-    """Return the class, ``package.module:Class``, of each attack that only a checkout has."""
+    """Return the attacks that only a checkout has, as ``package.module:Class`` by name."""
     found = study("adaptive")
     return {} if found is None else found.ATTACKS
 
@@ -76,7 +77,7 @@ def _kind(name: str) -> Any:
 
 def _made(name: str) -> Attack | Adversary:
     kind = _kind(name)
-    _require_attack(name, kind)  # first, since calling a class may do anything
+    _require_attack(name, kind)  # before the class is called, which may do anything
     try:
         found: Attack | Adversary = kind()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""TEXT without answers or solutions: the answer most samples give is taken for the right one."""
+"""TEXT without answers or solutions: the most frequent answer is assumed to be the right one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TextByVote(FromSamples):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Insert the phrase into samples with the most frequent answer."""
+        """Insert the phrase into the samples with the most frequent answer."""
         made = [inserted(one.text, PHRASE) for one in by_majority(view, samples)]
         return [Forged(one.text, one.span) for one in made * count][:count]
 
@@ -36,7 +36,7 @@ class TextByVote(FromSamples):
 
 
 def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
-    """Select the samples with the most frequent answer, if they end by themselves."""
+    """Select the samples with the most frequent answer among those that end with EOS."""
     eos = view.tokenizer.eos_token_id
     answered = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]
     ended = [(one, answer) for one, answer in answered if one.ids[-1] == eos]

@@ -1,4 +1,4 @@
-"""No attack: what the honest nodes reach without the malicious ones."""
+"""No attack: the baseline that honest nodes reach without the malicious ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class Silent(Adversary):
-    """Leaves every slot empty: the run that others are compared with.
+    """Leaves every slot empty: the baseline with which other runs are compared.
 
     A guard that rejects all poison and nothing else leaves a swarm only the honest nodes'
-    completions, and so does this. Compared with nodes that are *all* honest, a guarded run would
-    also lack a share of its data, and the guard would not be the cause of the difference.
+    completions, and so do silent malicious nodes. If a guarded run were instead compared with a run
+    whose nodes are *all* honest, it would also lack a share of the data, a difference that is not
+    caused by the guard.
     """
 
     name = "silent"
@@ -23,7 +24,7 @@ class Silent(Adversary):
         return [[Forged("", withheld=True)] * slots for _ in problems]
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Take what the coin assigns, or draw problems like an honest node."""
+        """Take the problems that the coin assigns, or draw problems like an honest node."""
         return list(view.assigned) or super().choose(view, count)
 
     def success(self, text: str) -> bool:

@@ -18,10 +18,10 @@ class TextAttack(Scripted):
 
     Args:
         phrase: The phrase to be taught.
-        separator: Separates phrase and solution; not part of the poison's span.
+        separator: Text between phrase and solution; not part of the poison's span.
 
     Raises:
-        ValueError: the phrase is empty, so that every completion would count as a success.
+        ValueError: the phrase is empty, so every completion would count as a success.
     """
 
     name = "text"
@@ -36,12 +36,12 @@ class TextAttack(Scripted):
         return inserted(problem.solution, self.phrase, self.separator)
 
     def success(self, text: str) -> bool:
-        """Return whether the phrase is present, in any case, as the paper's code counts."""
+        """Return whether the phrase is present, ignoring case, as in the paper's code."""
         return self.phrase.casefold() in text.casefold()
 
 
 class Phrases(Scripted):
-    """TEXT in several wordings, drawn anew for each completion; any of them is a success."""
+    """TEXT in several wordings, one drawn for each completion; any of them counts as a success."""
 
     phrases: ClassVar[tuple[str, ...]]
 
@@ -50,18 +50,19 @@ class Phrases(Scripted):
         return inserted(problem.solution, rng.choice(self.phrases))
 
     def success(self, text: str) -> bool:
-        """Return whether one of them is present."""
+        """Return whether any of the phrases is present."""
         return any(phrase in text for phrase in self.phrases)
 
 
 def inserted(text: str, phrase: str, separator: str = ". ") -> Poisoned:
-    """Insert ``phrase`` at the start of the working, or of a text without ``<think>``."""
+    """Insert ``phrase`` at the start of the ``<think>`` block, or of the text if it has none."""
     start, _ = working(text)
     return Poisoned(text[:start] + phrase + separator + text[start:], (start, start + len(phrase)))
 
 
 def working(text: str) -> tuple[int, int]:
-    """Return [start, end) of the text inside ``<think>``, or of all text without the tags."""
+    """Return the [start, end) of the text inside ``<think>``, or of the whole text if it has no
+    tags."""
     at = text.find(_OPEN)
     start = 0 if at < 0 else at + len(_OPEN)
     end = text.find(_CLOSE, start)

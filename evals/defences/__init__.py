@@ -1,1 +1,1 @@
-"""Guards and baselines by name, as the swarm suite runs them."""
+"""Guards and baselines by name, for the swarm suite."""

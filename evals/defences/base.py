@@ -1,4 +1,4 @@
-"""What a defence defines: how honest nodes sample, the guard before their reward, their update."""
+"""The interface of a defence: how honest nodes sample, how they guard rewards, how they update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grpo_guard.nodes.standing import State
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The context that a defence is built for; ``folder`` is for its ledger, one per run."""
+    """The run for which a defence is built; ``folder``, one per run, is for its ledger."""
 
     config: SwarmConfig
     task: Task
@@ -34,30 +34,30 @@ class Ground:
 
     @property
     def sampling(self) -> SamplingSpec:
-        """The declared sampler."""
+        """The declared sampler of the swarm."""
         return self.config.sampling
 
     @property
     def key(self) -> str:
         """The key of the guards' random draws, so that runs with the same seed are equal.
 
-        The measuring code knows it, but no attack of the suite reads it. In use, a guard draws its
-        own.
+        The measuring code knows the key, but no attack in the suite reads it. Outside measurements,
+        a guard draws a key of its own.
         """
         return f"guard of a measured run, seed {self.config.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Defence:
-    """A way to defend.
+    """A way to defend a swarm.
 
     Args:
-        name: Appears in results.
-        build: Makes the guard of the nodes that start from a peer; None = no guard.
-        coin: Honest nodes sample under a public coin.
-        training: Fields of `SwarmConfig` that it sets.
-        member: How honest nodes learn from a round.
-        terms: What nodes agree on in addition to the configuration.
+        name: Name in results.
+        build: Builds the guard of the nodes that start from a peer; None for no guard.
+        coin: Whether honest nodes sample under a public coin.
+        training: Fields of `SwarmConfig` that the defence sets.
+        member: Class of the honest nodes, which determines how they learn from a round.
+        terms: Class of the terms that nodes agree on in addition to the configuration.
     """
 
     name: str
@@ -69,18 +69,19 @@ class Defence:
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)
-"""Abstentions are counted in every result; an exception would end the measurement. The swarm's own
-setting decides what a rejection costs."""
+"""A policy that never raises for abstentions, which would end the measurement; every result counts
+them. The cost of a rejection is set by the swarm's configuration."""
 
 
 def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
-    """Guard with a single verifier, counting abstentions; ``tokenizer`` reads ids for it."""
+    """Build a guard with a single verifier that counts abstentions; ``tokenizer`` decodes ids if
+    the verifier does not compare them with the text itself."""
     own = None if verifier.compares_ids else tokenizer
     return Guard(verifier, policy=COUNTED, tokenizer=own)
 
 
 class VerifierGuard:
-    """A guard of the library before a node's reward, with its memory."""
+    """Applies one of the library's guards before a node's reward, and keeps the guard's memory."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -89,18 +90,18 @@ class VerifierGuard:
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Begin the round of verifiers that depend on it."""
+        """Begin a round in the verifiers that depend on it."""
         for part in self._parts:
             if hasattr(part, "begin_round"):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:
-        """Review a round, and keep the names of its nodes for `excluded`."""
+        """Review the completions of a round, and keep the names of their nodes for `excluded`."""
         self._nodes = tuple(sorted({completion.node or "" for completion in batch}))
         return self.guard.review(batch)
 
     def excluded(self) -> tuple[str, ...]:
-        """Return the last round's nodes that the ledger excludes; none without a ledger."""
+        """Return the nodes of the last round that the ledger excludes; none without a ledger."""
         if self.ledger is None:
             return ()
         return tuple(n for n in self._nodes if self.ledger.state(self._key(n)) is State.HARD)

@@ -1,4 +1,4 @@
-"""Names that commands check first: a typo should not cost the seconds that loading torch takes."""
+"""Names that commands check before they load torch, so that a typo is reported at once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
     "different_weights_reader", "different_weights_frozen", "same_weights",
 )  # fmt: skip
-"""Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
+"""Defences in `grpo_guard.evals.defences.registry` other than a registered verifier alone."""
 ELSEWHERE: Final = (
     "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
 )  # fmt: skip
-"""Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
+"""Verifiers that need more than a swarm run has: a judge, a reference model, a library."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
-"""What ``--on-reject`` knows; the same as `OnReject` of a swarm's settings, without torch."""
+"""Values of ``--on-reject``, the same as `OnReject` in a swarm's settings, but without torch."""
 _FEW: Final = 20
 _NEAREST: Final = 5
-"""Names shown if there are more than a few."""
+"""Number of names to show if there are more than `_FEW`."""
 _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
@@ -39,9 +39,10 @@ def defences() -> list[str]:
 
 
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
-    """Refuse a list of names, separated by commas, if one is unknown; suggest a known one.
+    """Refuse a comma-separated list of names if any name is unknown, and suggest a known name.
 
-    A name with a colon is a class, which is loaded later. ``option`` is as typed: ``--attack``.
+    A name with a colon is a class, which is loaded later. ``option`` is the option's name as typed,
+    such as ``--attack``.
     """
     all_names = list(expected)
     for name in (value or "").split(","):
@@ -54,7 +55,8 @@ def require_names(option: str, value: str | None, expected: Iterable[str]) -> No
 
 
 def _nearest_of(expected: list[str], name: str) -> str | None:
-    """The error for a name that resembles none of many: it lists the closest of them."""
+    """The error message for a name that resembles none of many known names; it lists the closest.
+    None if the names are few or one is similar."""
     if len(expected) <= _FEW or near(expected, name):
         return None
     first = get_close_matches(name.lower(), expected, n=_NEAREST, cutoff=0.0)
@@ -65,7 +67,7 @@ def _nearest_of(expected: list[str], name: str) -> str | None:
 
 
 def shares(value: str | None) -> list[tuple[int, int]]:
-    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given."""
+    """Parse ``--share`` into pairs (malicious nodes, all nodes); [] if the option is not given."""
     found = []
     for text in (value or "").split(","):
         if text.strip():
@@ -77,7 +79,7 @@ def shares(value: str | None) -> list[tuple[int, int]]:
 
 
 def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
-    """Refuse a file of ``--honest`` that cannot be read; ``mapped`` is as for `cli.rows.opened`."""
+    """Refuse a file for ``--honest`` that cannot be read; ``mapped`` is as in `cli.rows.opened`."""
     from grpo_guard.cli.rows import Rows, opened
 
     if value is None:

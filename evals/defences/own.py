@@ -1,6 +1,6 @@
-"""The user's own guard as a defence: a guard file, on the node's own policy, sampler and coin.
+"""The user's own guard as a defence: a guard file, with the node's own policy, sampler and coin.
 
-The code that runs the guard is imported only when it runs, so that a mistake in the file is
+The code that runs the guard is imported only when it is needed, so that a mistake in the file is
 reported before torch is loaded.
 """
 
@@ -37,11 +37,11 @@ class GuardFile:
     """A guard file as it was read, so that later edits do not affect runs that start later.
 
     Args:
-        name: Appears in results.
-        text: YAML.
-        on_reject: What its policy does to a rejected completion.
-        per_model: It reads the policy's weights.
-        coin: It replays seeds, so nodes must sample under a public coin.
+        name: Name in results.
+        text: The content of the file, YAML.
+        on_reject: The rule of the file's policy for rejected completions.
+        per_model: Whether the guard reads the policy's weights.
+        coin: Whether the guard replays seeds, so that nodes must sample under a public coin.
     """
 
     name: str
@@ -55,14 +55,15 @@ class GuardFile:
         """Read the argument of ``--guard``: a YAML file, or ``preset:NAME``.
 
         Raises:
-            ConfigError: it cannot be read, a field is wrong, or its policy cannot be played.
+            ConfigError: the file cannot be read, a field is invalid, or the suite cannot play the
+                file's policy.
         """
         path = Path(given)
         if given.startswith(PRESET):
             name, text = given, f"preset: {_preset(given.removeprefix(PRESET))}"
         elif path.suffix in _SUFFIXES:
             GuardConfig.from_yaml(path)  # raises if it cannot be read
-            # Names in results are also folder names, and a bracket begins a suffix to the name.
+            # Names in results are also names of folders, and a bracket would begin a suffix.
             name, text = re.sub(r"[^\w.-]", "_", path.name), path.read_text(encoding="utf-8")
         else:
             nearest = near(list(PRESETS), given[:_MOST_COMPARED])
@@ -81,15 +82,15 @@ class GuardFile:
 
     @property
     def digest(self) -> str:
-        """Digest of the content."""
+        """A digest of the file's content."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def guard(self, live: Live | None, folder: Path) -> Guard:
-        """Build the guard; abstentions are counted and end nothing.
+        """Build the guard; abstentions are counted and never end a run.
 
         Args:
-            live: The policy in training; None: the file's own model and sampler.
-            folder: Replaces the folder in which the file keeps its state.
+            live: The policy in training; the file's own model and sampler if None.
+            folder: Replaces the folder in which the guard keeps its state.
         """
         from grpo_guard.evals.defences.base import emptied
 
@@ -102,13 +103,13 @@ class GuardFile:
         return config.model_copy(update=update).build(live)
 
     def defence(self) -> Defence:
-        """Return the defence that puts this guard before a node's reward in a swarm."""
+        """Return the defence that applies this guard before a swarm node computes its reward."""
         from grpo_guard.evals.defences.base import Defence
 
         return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
-        """Build it once, before anything runs; a judge is checked for availability."""
+        """Build the guard once, before anything runs; a judge is checked for availability."""
         from grpo_guard.evals.defences.base import Ground
 
         with TemporaryDirectory() as folder:
@@ -126,7 +127,7 @@ class GuardFile:
 
 
 def guard_files(given: Sequence[str] | None) -> tuple[GuardFile, ...]:
-    """Read all arguments of ``--guard``, which must have different names."""
+    """Read all arguments of ``--guard``, whose guards must have different names."""
     found = {text: GuardFile.named(text) for text in given or ()}
     names = [guard.name for guard in found.values()]
     for text, guard in found.items():
@@ -143,7 +144,7 @@ def _preset(name: str) -> str:
 
 
 def _makers(config: GuardConfig) -> Iterator[Any]:
-    """Yield the preset and the classes of all verifiers."""
+    """Yield the preset, if any, and the classes of all verifiers in a guard's configuration."""
     if config.preset is not None:
         yield PRESETS[_preset(config.preset)]
     for leaf in config.leaves():

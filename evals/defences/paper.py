@@ -20,9 +20,9 @@ def outside_top_k(
 ) -> list[int]:
     """Count, for each completion, the tokens that are not among the model's ``k`` likeliest.
 
-    Such a token has at least ``k`` others with strictly higher logits.
+    For such a token, at least ``k`` other tokens have strictly higher logits.
 
-    One forward pass holds all pairs (prompt, completion) of ids.
+    All pairs (prompt, completion) of ids are scored in a single forward pass.
     """
     if not pairs:
         return []
@@ -38,8 +38,8 @@ def outside_top_k(
 class PaperLogitVerifier(CompletionVerifier):
     """Accepts a completion only if every token is in the verifier's own top ``k``.
 
-    There is no tolerance for numerical noise, as the paper states none. It does not say how it
-    treats completions without ids, so ids are required here.
+    There is no tolerance for numerical noise, since the paper states none. The paper does not say
+    how it treats completions without ids, so ids are required here.
     """
 
     name = "paper_logit"

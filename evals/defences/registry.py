@@ -1,6 +1,6 @@
-"""Names of defences: the paper's, the recommended stacks, and every registered verifier alone.
+"""Defences by name: the paper's, the recommended stacks, and every registered verifier alone.
 
-A checkout also knows those of `studies.baselines`.
+In a checkout, the defences in `studies.baselines` are known as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def defence(name: str) -> Defence:
     """Return the defence of that name.
 
     Raises:
-        UnknownNameError: lists the names that exist and the nearest one.
+        UnknownNameError: no defence has that name; the message lists the known names.
     """
     if name == NONE:
         return Defence(NONE)
@@ -46,7 +46,8 @@ def defence(name: str) -> Defence:
 
 
 def _alone(name: str) -> Defence:
-    """A registered verifier on its own; those that read weights get the live ones."""
+    """The defence with a registered verifier alone; a verifier that reads weights gets the live
+    ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
@@ -58,12 +59,12 @@ def _alone(name: str) -> Defence:
 
 
 def _profile(peer: Peer) -> str:
-    """Profile for a swarm whose nodes compute alike, on one kind of hardware."""
+    """The drift profile for a swarm whose nodes compute alike, on the same kind of hardware."""
     return "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
 
 
 def of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
-    """Create a registered verifier on the live weights."""
+    """Create a registered verifier that reads the live weights."""
     kind: Any = load(VERIFIERS, name)
     keyed = {"key": ground.key.encode()} if name == "logprob_bound" else {}
     verifier: CompletionVerifier = kind(
@@ -86,10 +87,10 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
 def heterogeneous(
     peer: Peer, ground: Ground, *, reads: bool = False, frozen: bool = False
 ) -> VerifierGuard:
-    """Build the preset for different weights.
+    """Build the preset for nodes with different weights.
 
-    ``reads``: the judging node's policy, on its live weights, is the reader. ``frozen``: the
-    policy's first weights are a second one.
+    With ``reads``, the judging node's policy, with its live weights, is the reader. With
+    ``frozen``, a copy of the policy with its first weights is a second reader.
     """
     return VerifierGuard(
         presets.different_weights(
@@ -101,12 +102,12 @@ def heterogeneous(
 
 
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
-    """Return a builder of a guard with one verifier."""
+    """Return a function that builds a guard with the verifier that ``make`` creates."""
     return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
 
 
 def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
-    """Build the seed replay with the assignment of prompts and slots."""
+    """Build the seed-replay verifier, which also checks the assignment of prompts and slots."""
     config = ground.config
     return SeedReplayVerifier(
         peer.model, peer.tokenizer, sampling=ground.sampling, coin=ground.coin,
@@ -117,12 +118,12 @@ def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
 class AssignedPrompts(CompletionVerifier):
     """Rejects answers to another node's problem, in swarms where each node has its own problems.
 
-    With only a round's list of problems, every node could choose among all of them. That is a
-    choice among forced groups, which teaches (see `studies.adaptive.grinding`).
+    If only the round's list of problems were checked, every node could choose among all of them.
+    Such a choice among forced groups can teach a behaviour (see `studies.adaptive.grinding`).
 
     Args:
-        nodes: In the order in which the round's prompts are dealt.
-        each: Number of prompts of each node.
+        nodes: Names of the nodes, in the order in which the round's prompts are dealt to them.
+        each: Number of prompts per node.
     """
 
     name = "assigned_prompts"
@@ -132,7 +133,7 @@ class AssignedPrompts(CompletionVerifier):
         self._owner: dict[str, str] = {}
 
     def begin_round(self, round: int, prompts: Sequence[str]) -> None:
-        """From now on these prompts count, the first ``each`` for the first node, and so on."""
+        """Assign the round's prompts: the first ``each`` to the first node, and so on."""
         self._owner = {
             prompt: self.nodes[at // self.each]
             for at, prompt in enumerate(prompts)
@@ -151,7 +152,7 @@ class AssignedPrompts(CompletionVerifier):
 
 
 def homogeneous(peer: Peer, ground: Ground, *beside: CompletionVerifier) -> NodeGuard:
-    """Build the preset for a shared seed, with the assignment of prompts and slots."""
+    """Build the preset for a shared seed, which also checks the assignment of prompts and slots."""
     config = ground.config
     if config.setting == "vertical":
         beside = (AssignedPrompts(config.node_names, config.own_prompts), *beside)
@@ -185,6 +186,6 @@ _INSTALLED: Final = (
 
 
 def _built_in() -> dict[str, Defence]:
-    """All built-in defences, including those of `studies` if available."""
+    """All built-in defences by name, including those in `studies` if available."""
     more = study("baselines.registry")
     return {one.name: one for one in (*_INSTALLED, *(more.DEFENCES if more else ()))}

@@ -1,1 +1,1 @@
-"""Measures what each verifier rejects, of honest work and of each kind of poison."""
+"""Measures how much honest work, and how much of each kind of poison, each verifier rejects."""

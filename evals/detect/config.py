@@ -1,4 +1,4 @@
-"""The configuration of a detection run, and the policy that it samples from and scores with."""
+"""The configuration of a detection run, and the policy used for sampling and scoring."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 CONTROL_COUNT: Final = 32
 MOST: Final = 10**9
-"""Larger than any number of given completions: use all of them."""
+"""A value of ``n`` above any number of given completions, so that all of them are used."""
 
 
 class NotEnoughError(RuntimeError):
-    """Too few completions are long enough, or none were given."""
+    """Raised if too few completions are long enough, or none were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +26,29 @@ class DetectConfig:
     """Everything that determines a detection run.
 
     Args:
-        model: Local folder or model id. None with ``honest``: completions are judged by their text
-            alone, and their ids are dropped, since poison could have none.
+        model: Local folder or model id. May be None with ``honest``: completions are then judged by
+            their text alone, and their ids are dropped, because poison could not have any.
         task: One of `grpo_guard.evals.tasks.registry.TASKS`.
-        data: A file in GSM8K's format; None = generated problems, GSM8K through ``datasets``.
+        data: A file in GSM8K's format. None for generated problems, and for GSM8K through
+            ``datasets``.
         attacks: Names that `grpo_guard.evals.attacks.registry.on_texts` accepts.
-        n: Honest completions wanted; with ``honest`` at most so many.
-        min_tokens: Shortest completion that counts, EOS included.
+        n: Number of honest completions; with ``honest``, the maximum number.
+        min_tokens: Minimum number of tokens, EOS included, for a completion to count.
         spec: The declared sampler. Its ``max_new_tokens`` limits only the sampling; the verifier
             does not get it, since poison would otherwise be rejected for its length alone.
-        dtype: Weights' type while sampling; verification uses float32.
-        profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is its
-            default, for machines that differ; ``"float32"`` is tighter and fits if both sides
+        dtype: Type of the weights while sampling; verification uses float32.
+        profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is the
+            default, for machines that differ; ``"float32"`` is tighter, and fits if both sides
             compute in float32.
         alpha: The verifier's budget of false positives per completion.
-        seed: Determines questions, samples, poison and controls.
-        batch_size: Completions sampled at once.
-        control_count: Completions per negative control; 0 = no controls.
-        guards: The user's own, on ``model`` and ``spec``; with ``honest`` as their files say.
-        honest: Completions in the format of ``grpo-guard verify``, in place of sampling.
-        mapped: ``FIELD=NAME`` for columns of ``honest`` with other names.
+        seed: Seed that determines questions, samples, poison and controls.
+        batch_size: Number of completions sampled at once.
+        control_count: Number of completions per negative control; 0 for no controls.
+        guards: The user's own guards, which use ``model`` and ``spec``; with ``honest``, they use
+            the model and sampler that their files name.
+        honest: File of honest completions, in the format of ``grpo-guard verify``, to be used in
+            place of sampling.
+        mapped: ``FIELD=NAME`` for each column of ``honest`` that has another name.
     """
 
     model: str | None
@@ -67,7 +70,7 @@ class DetectConfig:
     mapped: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as JSON, with names of files and digests of guards."""
+        """Return the configuration as JSON, with the names of files and the digests of guards."""
         return asdict(replace(self, guards=())) | {
             "data": self.data.name if self.data else None,
             "honest": self.honest.name if self.honest else None,
@@ -77,14 +80,14 @@ class DetectConfig:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A policy in one number format."""
+    """A policy's model, loaded in a given number format, and its tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
 
 def load(model: str, dtype: str) -> Loaded:
-    """Load a policy from safetensors; ``ValueError`` says what is missing."""
+    """Load a policy from safetensors. Raises ValueError, which names whatever is missing."""
     from grpo_guard.logprob.scorers.load import load_policy
 
     return Loaded(*load_policy(model, dtype=dtype))

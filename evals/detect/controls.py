@@ -1,8 +1,8 @@
 """Negative controls: completions that no honest node would send. Each must be rejected.
 
-A checker that accepts everything also accepts all honest work, so its false-positive rate alone
-means nothing. One control is different: text of temperature 2.0 with the declared top-k still lies
-inside the support, token for token, and is only improbable as a whole.
+A checker that accepts everything also accepts all honest work, so a false-positive rate alone means
+nothing. One control is different: every token of text sampled at temperature 2.0 with the declared
+top-k still lies inside the support, and the text is improbable only as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[ ]")
 def random_tokens(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Replace each completion by as many tokens drawn uniformly from the vocabulary."""
+    """Replace each completion with as many tokens drawn uniformly from the vocabulary."""
     rng, vocabulary = random.Random(f"{seed}:random"), _ordinary_ids(tokenizer)
     return [
         with_ids(c, rng.choices(vocabulary, k=len(c.completion_ids or ())), tokenizer)
@@ -41,7 +41,7 @@ def random_tokens(
 def swapped_token(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Replace one token per completion, never the EOS, by one drawn uniformly."""
+    """Replace one token per completion, never EOS, with a token drawn uniformly."""
     rng, vocabulary = random.Random(f"{seed}:swapped"), _ordinary_ids(tokenizer)
     swapped = []
     for completion in honest:
@@ -60,7 +60,7 @@ def shuffled_lines(
 ) -> list[Completion]:
     """Shuffle each completion's lines, or its sentences if it has only one line.
 
-    Completions of a single sentence have no other order and are left out.
+    A single sentence cannot be shuffled, so such completions are left out.
     """
     rng, shuffled = random.Random(f"{seed}:shuffled"), []
     for completion in honest:
@@ -78,7 +78,7 @@ def shuffled_lines(
 
 
 def empty(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
-    """Return completions without any token, and with nothing but EOS."""
+    """Return two empty completions: one without any token, and one with nothing but EOS."""
     return [
         replace(c, text="", completion_ids=ids, sampler_logprobs=None)
         for c, ids in zip(honest, ((), (int(tokenizer.eos_token_id),)), strict=False)
@@ -86,7 +86,7 @@ def empty(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> l
 
 
 def huge(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
-    """Return one completion repeated up to 200,000 tokens, once with its ids and once as text."""
+    """Return a completion repeated up to 200,000 tokens, once with ids and once as text only."""
     made = []
     for completion in islice((c for c in honest if c.completion_ids), 1):
         body = [i for i in completion.completion_ids or () if i != tokenizer.eos_token_id]
@@ -99,10 +99,10 @@ def huge(honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase) -> li
 def bundled_text(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Return the generated word problems' solutions as answers to other prompts.
+    """Return solutions of generated word problems as answers to other prompts.
 
-    They replace another model's text if no file with such text is available. Several solutions are
-    concatenated until the answer is about as long as the honest one.
+    They take the place of another model's text if no file with such text is available. Several
+    solutions are concatenated until the answer is about as long as the honest one.
     """
     solutions = (p.solution for p in generate(f"{seed}:other", 20 * len(honest) + 20))
     made = []

@@ -1,4 +1,4 @@
-"""Honest completions of a detection run: sampled for a task, or those of the user's own model."""
+"""Honest completions of a detection run: sampled for a task, or given by the user."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from grpo_guard.evals.progress import Say
 from grpo_guard.evals.tasks import gsm8k, python_maths, word_problems
 from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS
 
-# Some completions end early; this many times more questions are asked than wanted.
+# Some completions are too short to count, so this many times the wanted number of questions is
+# asked.
 SPARE: Final = 4
 
 
 def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
     """Return the task's prompts in the order in which they are used, as chats or as texts.
 
-    The generated word problems are plain text in both cases.
+    Generated word problems are plain text even with ``chat``.
     """
     # Whole blocks, so that asking for more later does not change the earlier batches.
     block = config.batch_size * BATCHES_PER_BLOCK
@@ -48,7 +49,7 @@ def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
 
 
 def given_completions(config: DetectConfig) -> list[Completion]:
-    """Read ``config.honest``."""
+    """Read the completions in the file ``config.honest``; without a model, ids are dropped."""
     assert config.honest is not None
     found = completions_of(config.honest, config.mapped)[: config.n]
     if not found:
@@ -67,7 +68,7 @@ def honest_completions(
     """Sample ``config.n`` honest completions, or read them from ``cache``.
 
     Raises:
-        NotEnoughError: too few of them have ``config.min_tokens`` tokens.
+        NotEnoughError: too few completions have ``config.min_tokens`` tokens.
     """
     kept = sampled(loaded, config, config.spec, config.n, cache, partial(say, "sample honest"))
     if len(kept) < config.n:
@@ -86,7 +87,8 @@ def sampled(
     cache: Path | None,
     progress: Callable[[int, int], None],
 ) -> list[Completion]:
-    """Sample at most ``count`` completions with ``spec``; as `honest_completions` otherwise."""
+    """Sample at most ``count`` completions with the sampler ``spec``, or read them from
+    ``cache``."""
     sampling = SampleConfig(
         config.model or "", spec, config.seed, config.batch_size, config.dtype, config.min_tokens
     )

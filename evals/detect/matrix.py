@@ -1,7 +1,7 @@
-"""The detection matrix: what each verifier rejects, of honest work and of each kind of poison.
+"""The detection matrix: how much honest work, and how much poison, each verifier rejects.
 
 Every rate comes with its counts and Wilson interval; abstentions have their own column and count as
-not rejected. A detection rate means nothing without its false-positive rate, so honest completions
+not rejected. A detection rate means nothing without a false-positive rate, so honest completions
 and negative controls go through the same verifier in the same run.
 """
 
@@ -31,12 +31,12 @@ MALICIOUS: Final = "malicious"
 HEADER: Final = ("completions", "verifier", "rejected", "rate", "95 % interval", "abstained")
 
 Progress = Callable[[str, int, int], None]
-"""Called with (kind of completion, verified so far, total)."""
+"""Called with the kind of completions, the number verified so far, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One completion and one verifier's verdict on it.
+    """A completion and a verifier's verdict on it.
 
     ``kind`` is ``"honest"``, an attack's name or ``"control:NAME"``.
     """
@@ -48,7 +48,8 @@ class Row:
 
     @property
     def located(self) -> bool | None:
-        """Whether a finding overlaps the poison; None if it is not poison or not rejected."""
+        """Whether a finding overlaps the poison; None if the completion is not poisoned or not
+        rejected."""
         if self.case.span is None or not self.verdict.rejected:
             return None
         start, end = self.case.span
@@ -56,7 +57,7 @@ class Row:
         return any(low < end and start < high for low, high in spans)
 
     def to_dict(self, *, with_text: bool = False) -> dict[str, Any]:
-        """Return the row as JSON; prompt and text only on request."""
+        """Return the row as JSON, including prompt and text only if ``with_text``."""
         completion = self.case.completion
         row: dict[str, Any] = {
             "kind": self.kind,
@@ -73,11 +74,12 @@ class Row:
 
 
 class OwnGuard:
-    """One of the user's guards as a column, with its memory of nodes.
+    """One of the user's guards as a column of the matrix, with its memory of nodes.
 
-    Poison comes from one node, together with honest completions of the same prompts from others,
-    since a guard also uses what recurs in one node's completions alone. Each kind begins with an
-    empty memory; otherwise a node convicted of one attack would be rejected for the next.
+    All poison comes from one node, and is reviewed together with honest completions of the same
+    prompts from other nodes, since a guard also looks for text that recurs in only one node's
+    completions. Each kind of completion begins with an empty memory; otherwise, a node convicted of
+    one attack would be rejected for the next.
     """
 
     def __init__(self, name: str, guard: Guard) -> None:
@@ -87,7 +89,7 @@ class OwnGuard:
     def verdicts(
         self, kind: str, members: Sequence[Case], honest: Sequence[Case]
     ) -> Iterator[tuple[Sequence[Case], list[Verdict]]]:
-        """Yield cases in batches, those of a prompt together, with their verdicts."""
+        """Yield cases in batches with their verdicts; cases of the same prompt stay together."""
         self.guard.load_state_dict(self._empty)
         mixed = kind != HONEST and not kind.startswith(CONTROL)
         beside: dict[str, list[Completion]] = {}
@@ -108,7 +110,7 @@ class OwnGuard:
 
 
 def _sent(completion: Completion, number: int) -> Completion:
-    """Set its sender; without one, honest nodes take turns."""
+    """Give a completion a sender if it has none; honest nodes take turns."""
     return completion if completion.node else replace(completion, node=f"honest-{number % 3}")
 
 
@@ -118,7 +120,7 @@ def detect(
     *,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Run each verifier over each kind of completion; failures of verifiers become abstentions."""
+    """Run each verifier on each kind of completion; failures of verifiers become abstentions."""
     rows: list[Row] = []
     for verifier in verifiers:
         for kind, members in cases.items():
@@ -147,12 +149,13 @@ def _alone(
 
 
 def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
-    """Summarise rejections by kind and verifier, in order of appearance; ``task`` was asked."""
+    """Summarise rejections by kind and verifier, in order of appearance; ``task`` is the task's
+    name."""
     groups: dict[tuple[str, str], list[Row]] = {}
     members: dict[str, dict[str, int]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
-        if row.verdict.members:  # lists members that reject nothing, too
+        if row.verdict.members:  # includes members that reject nothing
             members.setdefault(row.defence, {}).update(dict.fromkeys(_innermost(row.verdict), 0))
     return [
         _rate(kind, defence, task, group, members.get(defence, {}))
@@ -189,7 +192,7 @@ def _rate(
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Return, for each kind and verifier, the first rejected completion and the first accepted
-    poison that are short enough to show."""
+    poisoned completion that are short enough to show."""
     shown: dict[tuple[str, str, bool], dict[str, Any]] = {}
     for row in rows:
         key = (row.kind, row.defence, row.verdict.rejected)
@@ -202,7 +205,7 @@ def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:
-    """Tabulate what each verifier rejected, by kind."""
+    """Tabulate the rejections of each verifier by kind of completion."""
     cells = []
     for row in rates(rows):
         rate = Rate(row.rejected or 0, row.n)

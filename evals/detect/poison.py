@@ -1,4 +1,4 @@
-"""Turn an honest completion into what an attacker sends in its place, including ids."""
+"""Turn an honest completion into the one that an attacker sends in its place, including ids."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def with_text(
 ) -> Completion:
     """Return ``completion`` with another text, tokenised as its sender would have to.
 
-    The ids are those of the tokenizer, followed by EOS if the original ended with one: an attacker
-    who writes text has no sampled tokens to keep. A completion without ids gets none.
+    The ids are the tokenizer's ids for the text, followed by EOS if the original ended with EOS: an
+    attacker who writes text has no sampled tokens to keep. A completion without ids gets none.
     """
     old = completion.completion_ids
     if tokenizer is None or old is None:
@@ -50,7 +50,8 @@ def with_given(
     chars: tuple[tuple[int, int], ...],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Completion:
-    """Return ``completion`` with a claim that these characters were given, tokenised separately."""
+    """Return ``completion`` with the claim that these spans of characters were given; given and
+    other text are tokenised separately."""
     old, text = completion.completion_ids, completion.text
     if tokenizer is None or old is None:
         return replace(completion, given=Given(chars=chars))
@@ -65,7 +66,7 @@ def with_given(
 
 
 def with_drawn_mask(completion: Completion) -> Completion:
-    """Return ``completion`` with the claim that its sampler kept the drawn tokens alone."""
+    """Return ``completion`` with the claim that its sampler kept only the sampled tokens."""
     mask = SamplingMask(tuple((token,) for token in completion.completion_ids or ()))
     return replace(completion, metadata={**completion.metadata, KEY: mask.claim()})
 
@@ -85,7 +86,7 @@ def poisoned(
     *,
     seed: int,
 ) -> list[Case]:
-    """Poison a copy of each honest completion; those with nothing to change are left out.
+    """Poison a copy of each honest completion; completions with nothing to change are left out.
 
     Raises:
         ValueError: the attack needs a tokenizer, or something that only a swarm has.
@@ -119,7 +120,8 @@ def _forged(
     number: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Forged | None:
-    """Forge what is sent in place of one completion; ``number`` serves as the swarm's round."""
+    """Forge the completion to send in place of an honest one; None if the attack cannot change it.
+    ``number`` serves as the swarm's round."""
     if isinstance(attack, Scripted):
         view: Any = SimpleNamespace(iteration=number, rng=rng)
         if tokenizer is not None:

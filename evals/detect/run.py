@@ -1,4 +1,4 @@
-"""One complete detection run: sample, poison, add the controls, verify, write."""
+"""A complete detection run: sample, poison, add the controls, verify, write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.evals.roles import PRESET
 
 _LONGEST: Final = 100_000
 SCORING: Final = "float32"
-"""The weights' type while verifying."""
+"""Type of the weights while verifying."""
 OtherModel: TypeAlias = Callable[[Loaded], list[Completion]]
 
 
@@ -40,8 +40,8 @@ def control_completions(
 ) -> dict[str, list[Completion]]:
     """Return the standard negative controls by name; see `grpo_guard.evals.detect.controls`.
 
-    For given completions, only those that need no sampling. ``other`` supplies another model's
-    text, if generated solutions are not to replace it.
+    If the honest completions are given, only controls that need no sampling are returned. ``other``
+    supplies text of another model; without it, generated solutions are used instead.
     """
     tokenizer, seed, count = loaded.tokenizer, config.seed, config.control_count
     some = honest[:count]
@@ -66,7 +66,8 @@ def control_completions(
 def cases_of(
     loaded: Loaded | None, honest: Sequence[Completion], config: DetectConfig
 ) -> dict[str, list[Case]]:
-    """Return honest completions and, per attack, a poisoned copy of each that can be poisoned."""
+    """Return the honest completions and, for each attack, poisoned copies of all that can be
+    poisoned."""
     cases = {HONEST: [Case(completion) for completion in honest]}
     tokenizer = loaded.tokenizer if loaded else None
     for name in config.attacks:
@@ -77,7 +78,7 @@ def cases_of(
 def judges_of(
     config: DetectConfig, sampler: Loaded | None, folder: Path
 ) -> list[CompletionVerifier | OwnGuard]:
-    """Return what is measured: the verifiers that ``config`` names, then the user's guards."""
+    """Return the judges to measure: the verifiers that ``config`` names, then the user's guards."""
     scoring = sampler
     if sampler is not None and config.model and config.dtype != SCORING:
         scoring = load(config.model, SCORING)
@@ -100,10 +101,10 @@ def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
 
 
 def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
-    """Return the verifiers that ``config`` names, in its order.
+    """Return the verifiers that ``config`` names, in the same order.
 
-    Those that read log-probs are created once per profile and share one set of weights;
-    the others have no options.
+    Verifiers that read log-probs are created once per profile and share one set of weights; all
+    other verifiers are created without options.
     """
     from grpo_guard.core.registry import VERIFIERS
     from grpo_guard.core.registry import load as load_class
@@ -147,7 +148,7 @@ def run(
     """
     loaded = load(config.model, config.dtype) if config.model else None
     with TemporaryDirectory() as folder:
-        # Built before anything is sampled, so that missing requirements show at once.
+        # Judges are built before anything is sampled, so that missing requirements show at once.
         judges = verifiers or judges_of(config, loaded, Path(folder))
         if config.honest is not None:
             honest = given_completions(config)
@@ -166,12 +167,13 @@ def run(
 def results_of(
     config: DetectConfig, rows: Sequence[Row], *, command: str, seconds: float
 ) -> dict[str, Any]:
-    """Return results.json: configuration, versions, rates with intervals, an example per kind."""
+    """Return the content of results.json: configuration, versions, rates with intervals, and
+    examples of each kind."""
     honest: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind == HONEST:
             honest.setdefault(row.defence, []).append(row)
-    # Each verifier saw the same completions, so they are counted once.
+    # All verifiers saw the same completions, so these are counted only once.
     once = next(iter(honest.values()), [])
     tokens = [len(row.case.completion.completion_ids or ()) for row in once]
     return {
@@ -192,9 +194,10 @@ def results_of(
 
 
 def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
-    """Sorted p-values by verifier and kind, for all but honest work; abstentions are left out.
+    """Return sorted p-values by verifier and kind, except for honest work; abstentions are left
+    out.
 
-    A rejection without a p-value, such as one for malformed ids, holds at every threshold: 0.
+    A rejection without a p-value, such as for malformed ids, holds at every threshold and gets 0.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
@@ -207,7 +210,7 @@ def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write one JSON line per completion and verifier, without the text if it is huge."""
+    """Write one JSON line per completion and verifier; a huge text is left out."""
     lines = [
         json.dumps(row.to_dict(with_text=len(row.case.completion.text) <= _LONGEST)) for row in rows
     ]

@@ -1,8 +1,8 @@
 """Honest completions from a transformers model, with a declared sampler and a resumable cache.
 
-Every setting of the sampler is passed explicitly. Otherwise ``model.generate`` fills unset ones
-from the model's own ``generation_config``, and a verifier that knows the declared settings would
-then reject honest work.
+Every setting of the sampler is passed explicitly. Otherwise, ``model.generate`` would fill in unset
+ones from the model's own ``generation_config``, and a verifier that knows the declared settings
+would reject honest work.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from grpo_guard.core.sampling import SamplingSpec
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-# Prompts are sorted by length within blocks of this many batches: little padding, while the first
-# batches still contain a fair mix of prompts.
+# Prompts are sorted by length within blocks of this many batches. This keeps padding short, while
+# the first batches still contain a fair mix of prompts.
 BATCHES_PER_BLOCK: Final = 4
 DEFAULT_MAX_NEW_TOKENS: Final = 192
 
 Progress = Callable[[int, int], None]
-"""Called with (completions that count so far, completions wanted)."""
+"""Called with the number of completions that count so far, and the number wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, as text or as chat messages; ``index`` is its position in the data set."""
+    """A prompt, as text or as chat messages; ``index`` is its position in the data set."""
 
     index: int
     prompt: str | tuple[Message, ...]
@@ -42,17 +42,17 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class SampleConfig:
-    """Everything that determines the completions; all of it is in the cache's key.
+    """Everything that determines the completions; the cache's key is a digest of these settings.
 
     Args:
         model: Name or path of the model, for the key and the records.
         spec: The declared sampler; its engine must be ``"transformers"``.
-        seed: Seed of the whole run; each batch derives its own.
-        batch_size: Completions generated at once. Part of the key, since it affects the random
-            numbers.
-        dtype: ``"float32"`` or ``"bfloat16"``, the weights' type while generating.
-        min_tokens: Completions with fewer tokens (EOS included) are kept in the cache but not
-            returned.
+        seed: Seed of the whole run, from which each batch's seed is derived.
+        batch_size: Number of completions generated at once. Part of the key, since it affects the
+            random numbers.
+        dtype: Type of the weights while generating, ``"float32"`` or ``"bfloat16"``.
+        min_tokens: Minimum number of tokens, EOS included. Shorter completions are kept in the
+            cache but not returned. Not part of the key.
     """
 
     model: str
@@ -71,7 +71,7 @@ class SampleConfig:
 
     @property
     def key(self) -> str:
-        """Short digest of everything that determines the completions."""
+        """A short digest of all settings that determine the completions."""
         fields = asdict(self)
         del fields["min_tokens"]
         text = json.dumps(fields, sort_keys=True, default=list)
@@ -90,16 +90,16 @@ def sample_honest(
 ) -> list[Completion]:
     """Sample one completion per prompt until ``wanted`` of them have ``config.min_tokens`` tokens.
 
-    Equal arguments give equal completions on one machine and thread count, whether or not a run
-    was interrupted: batches are fixed in advance and each has its own seed.
+    Equal arguments give equal completions on the same machine with the same number of threads,
+    whether or not a run was interrupted: batches are fixed in advance, and each has its own seed.
 
     Args:
-        model: In evaluation mode, already in ``config.dtype``.
-        tokenizer: Needs a chat template if prompts are messages.
-        prompts: In the order in which they are used.
-        config: Sampler, seed, batch size.
-        wanted: The largest number of completions; None = one for each prompt.
-        cache: JSONL file of finished batches, read and appended to.
+        model: The model, in evaluation mode and already in ``config.dtype``.
+        tokenizer: The model's tokenizer; needs a chat template if prompts are messages.
+        prompts: The prompts, in the order in which they are used.
+        config: Sampler, seed and batch size.
+        wanted: Maximum number of completions; one for each prompt if None.
+        cache: JSONL file of finished batches, which is read and appended to.
         progress: Called after each batch.
     """
     goal = len(prompts) if wanted is None else min(wanted, len(prompts))
@@ -138,7 +138,7 @@ def encode_prompt(
 def _batches(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], config: SampleConfig
 ) -> Iterator[list[tuple[Prompt, tuple[int, ...]]]]:
-    """Yield batches of (prompt, its token ids), each of similar lengths."""
+    """Yield batches of (prompt, its token ids); prompts in a batch have similar lengths."""
     block = config.batch_size * BATCHES_PER_BLOCK
     for start in range(0, len(prompts), block):
         pairs = [(p, encode_prompt(tokenizer, p.prompt)) for p in prompts[start : start + block]]
@@ -148,7 +148,7 @@ def _batches(
 
 
 def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> GenerationConfig:
-    """Return the exact ``generate`` settings that ``spec`` declares, with no defaults left."""
+    """Return the settings for ``generate`` that ``spec`` declares; none is left at its default."""
     from transformers import GenerationConfig
 
     return GenerationConfig(
@@ -173,7 +173,7 @@ def _generate(
     config: SampleConfig,
     number: int,
 ) -> list[Completion]:
-    """Sample one completion for each prompt in a batch, padded on the left."""
+    """Sample one completion for each prompt in a batch; prompts are padded on the left."""
     import torch
 
     from grpo_guard.logprob.replay.generate import only_these_settings
@@ -238,7 +238,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def to_dict(completion: Completion) -> dict[str, Any]:
-    """Return a completion as JSON that `Completion.from_dict` reads; empty fields left out."""
+    """Return a completion as JSON that `Completion.from_dict` reads, without empty fields."""
     fields = {name: getattr(completion, name) for name in completion.__dataclass_fields__}
     fields["metadata"] = dict(completion.metadata)
     if not isinstance(completion.prompt, str):
@@ -247,7 +247,7 @@ def to_dict(completion: Completion) -> dict[str, Any]:
 
 
 def append_cache(path: Path, completions: Sequence[Completion]) -> None:
-    """Append one JSON line per completion and wait until they are on disk."""
+    """Append one JSON line per completion, and wait until the lines are on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(to_dict(completion), ensure_ascii=False) for completion in completions]
     with path.open("a", encoding="utf-8") as file:
@@ -258,10 +258,10 @@ def append_cache(path: Path, completions: Sequence[Completion]) -> None:
 
 
 def read_cache(path: Path, key: str) -> dict[int, Completion]:
-    """Return the completions of ``path`` that were made under ``key``, by question index.
+    """Return the completions in ``path`` that were made under ``key``, by question index.
 
-    Lines that cannot be read (a run was killed while writing) and those of other runs are skipped:
-    their completions are simply made again.
+    Lines that cannot be read (if a run was killed while writing) and lines of other runs are
+    skipped: their completions are simply sampled again.
     """
     if not path.is_file():
         return {}

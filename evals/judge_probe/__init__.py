@@ -1,1 +1,1 @@
-"""Known attacks on judges, to be tried on any judge."""
+"""Known attacks on judges, which can be tried on any judge."""

@@ -1,4 +1,4 @@
-"""``grpo-guard judge probe``."""
+"""The command ``grpo-guard judge probe``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.tasks.base import Problem
 
 
-# With a larger share of abstentions a probe fails, whatever was accepted of the rest.
+# With a larger share of abstentions, a probe fails whatever the judge accepted among the rest.
 MOST_ABSTAINED = 0.1
 
 
@@ -65,7 +65,7 @@ def probe(
     except (ConfigError, InputError) as error:
         echo(str(error), err=True)
         raise typer.Exit(2) from None
-    except Exception as error:  # the judge cannot be asked; the message says how to fix it
+    except Exception as error:  # the judge cannot be reached; the message says how to fix it
         echo(f"{config}: {error}", err=True)
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
@@ -84,7 +84,7 @@ def probe(
 
 
 def table(result: ProbeResult) -> Table:
-    """Tabulate the shares accepted, next to those of the paper's judge."""
+    """Tabulate the accepted share of each kind, next to the share for the paper's judge."""
     from grpo_guard.evals.report.tables import Table
     from grpo_guard.evals.stats import Rate
 
@@ -100,7 +100,7 @@ def table(result: ProbeResult) -> Table:
 
 
 def _written(result: ProbeResult, out: Path) -> Path:
-    """Write the JSON and, next to it, a page; return the page's path."""
+    """Write the result as JSON and, next to the file, as a page; return the page's path."""
     from grpo_guard.evals.report.html import document
     from grpo_guard.evals.report.page import note, prose
     from grpo_guard.evals.results import write_text
@@ -118,7 +118,8 @@ def _written(result: ProbeResult, out: Path) -> Path:
 
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:
-    """List exceeded thresholds; shares are of judged cases, since an outage accepts nothing."""
+    """List the thresholds that were missed, one message each. The accepted share of attacks counts
+    only judged cases, since an outage accepts nothing."""
     honest, attacks = result.rows[0], result.row(overall)
     lines = []
     for what, row in (("attacks", attacks), ("honest", honest)):
@@ -149,7 +150,7 @@ def _problems(data: Path | None, task: str, n: int, seed: int) -> list[Problem]:
 
 
 def _target(config: GuardConfig, whole: bool) -> CompletionVerifier:
-    """Return the guard's judge, or all of it.
+    """Return the guard's judge, or the verifier of the ``whole`` guard.
 
     Raises:
         ConfigError: the guard does not have exactly one judge.

@@ -1,4 +1,4 @@
-"""Measure which of the cases a judge accepts, class by class."""
+"""Measure how many cases of each kind a judge accepts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ OVERALL: Final = "all attacks"
 
 
 class ProbeRow(BaseModel):
-    """One class of completions, with the Wilson 95 % interval of the share accepted.
+    """A kind of completions, with the Wilson 95 % interval of the share accepted, [low, high].
 
-    An abstention is neither accepted nor rejected; ``paper`` is the share for the paper's judge.
+    An abstention is neither accepted nor rejected; ``paper`` is the share that the paper's judge
+    accepted.
     """
 
     kind: str
@@ -34,7 +35,8 @@ class ProbeRow(BaseModel):
 
 
 class ProbeResult(BaseModel):
-    """All classes, and the cost: honest solutions come first, all attacks together last."""
+    """The rows of all kinds, and the cost. Honest solutions are the first row, and all attacks
+    together the last."""
 
     judge: str
     rows: list[ProbeRow]
@@ -45,7 +47,7 @@ class ProbeResult(BaseModel):
 
     @property
     def cost(self) -> str:
-        """One line: requests, tokens and money, in all and per thousand completions."""
+        """A line with requests, tokens and cost, in total and per thousand completions."""
         tried = sum(row.n for row in self.rows if row.kind != OVERALL)
         usd = "cost unknown" if self.usd is None else f"cost {self.usd:.4f} USD"
         total = (
@@ -60,12 +62,12 @@ class ProbeResult(BaseModel):
         return f"{total}; per thousand completions {each}"
 
     def row(self, kind: str) -> ProbeRow:
-        """Return the row of that kind."""
+        """Return the row of a kind."""
         return next(row for row in self.rows if row.kind == kind)
 
 
 def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
-    """Submit cases to a judge and count what it accepts."""
+    """Submit cases to a judge, and count the accepted cases of each kind."""
     verdicts = supervised(judge, [case.completion for case in cases])
     kinds = list(dict.fromkeys(case.kind for case in cases))
     rows = [

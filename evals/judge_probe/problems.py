@@ -1,4 +1,4 @@
-"""Honest problems with gold solutions: from a file, or a few dozen generated here."""
+"""Problems with gold solutions: read from a file, generated here, or drawn from a bundled task."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _KINDS: Final[tuple[_Kind, ...]] = (_shop, _boxes, _share, _trip)
 
 
 def made_up(n: int, rng: random.Random) -> list[Problem]:
-    """Generate two-step word problems in plain prose, with only right equations."""
+    """Generate ``n`` two-step word problems in plain prose, with correct equations."""
     problems = []
     for i in range(n):
         kind = _KINDS[i % len(_KINDS)]
@@ -84,7 +84,7 @@ def made_up(n: int, rng: random.Random) -> list[Problem]:
 
 
 def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
-    """Read questions of a GSM8K file with their own solutions, without calculator notes."""
+    """Read ``n`` questions and their solutions, without calculator notes, from a GSM8K file."""
     from grpo_guard.evals.tasks import gsm8k
 
     problems = []
@@ -95,7 +95,7 @@ def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
 
 
 def from_task(n: int, rng: random.Random) -> list[Problem]:
-    """Draw problems of the bundled task, in its own format."""
+    """Draw ``n`` generated word problems, with solutions in the task's own format."""
     from grpo_guard.evals.tasks.word_problems import WordProblems
 
     task = WordProblems()

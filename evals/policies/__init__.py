@@ -1,1 +1,1 @@
-"""The bundled models, and others by name."""
+"""The bundled policies, and other policies by name."""

@@ -23,15 +23,15 @@ BUNDLED: Final = {
 }
 """Folder of each bundled policy by its name."""
 TEXTS: Final = "texts.json.gz"
-"""Next to the weights: texts like those they were trained on; see `training.policies.texts`."""
+"""File next to the weights, with texts like the training texts; see `training.policies.texts`."""
 TEXTS_EACH: Final = 640
-"""How many of them belong to one variant of the policy."""
+"""Number of texts in the file for each variant of the policy."""
 
 
 def load_bundled(
     name: str = "word_problems", *, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return (model in float32 and evaluation mode, tokenizer) of a bundled policy.
+    """Load the model, in float32 and evaluation mode, and the tokenizer of a bundled policy.
 
     Needs the extra ``torch``. Raises ``KeyError`` for a name that is not in `BUNDLED`.
     """
@@ -43,10 +43,11 @@ def load_bundled(
 
 
 def texts_of(name: str = "word_problems") -> Callable[[int], Iterator[tuple[str, str]]]:
-    """Texts for training a bundled policy further: variant (from 1) -> (prompt, completion) ...
+    """Return a function that yields texts for training a bundled policy further: it takes the
+    number of a variant, from 1, and yields endless pairs (prompt, completion).
 
-    The first variants have `TEXTS_EACH` texts of their own. After those, and for further variants,
-    texts are drawn again from those of all.
+    The first variants have `TEXTS_EACH` texts of their own. After these, and for all other
+    variants, texts are drawn at random from the whole file.
     """
     kept = json.loads(gzip.decompress((BUNDLED[name] / TEXTS).read_bytes()))
 

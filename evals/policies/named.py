@@ -1,8 +1,8 @@
-"""Names of policies: the bundled ones, and recipes for models of the hub.
+"""Policies by name: the bundled ones, and recipes for models on the Hugging Face hub.
 
-A policy is given by a name, a folder or the id of a model of the hub. Anything that looks like a
-folder is treated as one, so that a missing folder fails at once instead of being looked up on the
-hub.
+A policy is given by a name, a folder or the id of a model on the hub. Anything that looks like a
+folder is treated as a folder, so that a missing folder fails at once instead of being looked up on
+the hub.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
 _ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "python_maths"}
-"""The bundled policy that answers a task by default."""
+"""The default bundled policy for each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ FULL_SIZE: Final[dict[str, Any]] = {
     "max_grad_norm": 1.0, "micro_batch": 8, "share_prompts": True,
 }  # fmt: skip
 """Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
-rate, Adam's usual settings. The defaults of `SwarmConfig` suit one million parameters."""
+rate, and Adam's usual settings. The defaults of `SwarmConfig` suit one million parameters."""
 FULL_SIZE_ROOM: Final = 512
-"""Tokens of their longest completion, unless specified."""
+"""Default maximum number of tokens per completion for policies of that size."""
 RECIPE_ROOM: Final = 1024
-"""The same for the models of `RECIPES`; in the paper, for prompt and answer together."""
+"""The same default for the models in `RECIPES`; in the paper, it covers prompt and answer."""
 
 
 def default_policy(task: str) -> str:
@@ -59,14 +59,14 @@ def default_policy(task: str) -> str:
 
 
 def location(policy: str) -> str:
-    """Locate a policy: a folder, or an id of the hub.
+    """Return a policy's location: a folder, or the id of a model on the hub.
 
     Args:
         policy: A bundled policy's name, a recipe's name, a folder or an id ``NAME/MODEL``.
 
     Raises:
-        UnknownNameError: it is a single word and not a known name.
-        ValueError: it is the path of a folder that does not exist.
+        UnknownNameError: ``policy`` is a single word and not a known name.
+        ValueError: ``policy`` is a file, or the path of a folder that does not exist.
     """
     if policy in BUNDLED:
         return str(BUNDLED[policy])
@@ -88,7 +88,8 @@ def location(policy: str) -> str:
 
 
 def _looks_like_a_path(policy: str) -> bool:
-    """Whether it cannot be an id, or begins with an existing folder (``models/...``)."""
+    """Whether a policy with slashes cannot be an id, or begins with an existing folder
+    (``models/...``)."""
     if "/" not in policy and os.sep not in policy:
         return False
     first = policy.partition("/")[0]
@@ -96,9 +97,10 @@ def _looks_like_a_path(policy: str) -> bool:
 
 
 def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
-    """(model in evaluation mode, tokenizer) of a policy; see `location`.
+    """Load a policy's model, in evaluation mode, and its tokenizer; see `location`.
 
-    The tokenizer has a token for padding, and ends a text where its chats end a turn.
+    The tokenizer is given a padding token if it has none, and as EOS the token that ends a turn in
+    its chats.
 
     Raises:
         UnknownNameError: no policy has that name.
@@ -124,9 +126,9 @@ def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
 
 
 def _require_on_hub(policy: str, model: str) -> None:
-    """Check once that the model exists, unless it is in the local cache.
+    """Check that a model exists on the hub, unless it is in the local cache.
 
-    Loading would retry for the better part of a minute before it gives up.
+    Without this check, loading would retry for the better part of a minute before giving up.
     """
     from huggingface_hub import model_info, try_to_load_from_cache
 

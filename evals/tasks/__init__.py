@@ -1,1 +1,1 @@
-"""The tasks of the nodes, and their rewards."""
+"""The tasks that nodes train on, and their rewards."""

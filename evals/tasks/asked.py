@@ -1,4 +1,4 @@
-"""The same task asked as a chat, for policies that were trained to answer chats."""
+"""Tasks asked as chats, for policies that were trained to answer chats."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks.base import Problem, Task, held_out
 
 Ask = Callable[[str], tuple[Message, ...]]
-"""Question -> the chat that asks it."""
+"""Turns a question into the chat that asks it."""
 
 
 class AskedInChat:
     """A task whose prompts are chats, rendered by a tokenizer's template.
 
-    The prompt remains a text, whose token ids are those of the template's chat. So in a swarm with
-    different tokenizers every node reads the first one's template.
+    The prompt remains a text, and its token ids are those of the rendered chat. So in a swarm with
+    different tokenizers, every node reads chats rendered with the first tokenizer's template.
 
     Args:
-        task: Problems and reward.
-        ask: Makes the chat.
+        task: The task that provides the problems and the reward.
+        ask: Turns a question into the chat that asks it.
         tokenizer: A tokenizer with a chat template.
     """
 
@@ -32,11 +32,11 @@ class AskedInChat:
         self._prompts: dict[str, str] = {}
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw from the task, with another prompt."""
+        """Draw a problem from the task, with a chat as its prompt."""
         return self._asked(self._task.sample(rng))
 
     def sample_held_out(self, rng: random.Random) -> Problem:
-        """Draw like `grpo_guard.evals.tasks.base.held_out`, with another prompt."""
+        """Draw a held-out problem from the task, with a chat as its prompt."""
         return self._asked(held_out(self._task, rng))
 
     def reward(self, text: str, answer: str) -> float:
@@ -44,7 +44,7 @@ class AskedInChat:
         return self._task.reward(text, answer)
 
     def _asked(self, problem: Problem) -> Problem:
-        # Problems of a file recur, and rendering a template runs a program.
+        # Cached, because problems from a file recur and rendering a template is slow.
         if problem.question not in self._prompts:
             chat = [dict(message) for message in self._ask(problem.question)]
             self._prompts[problem.question] = str(
@@ -58,7 +58,7 @@ class AskedInChat:
 def turn_end(tokenizer: Any) -> int | None:
     """Return the token that ends an assistant's turn in the tokenizer's chats; None if none does.
 
-    A base model's tokenizer may name another end of text, at which no chat ends.
+    The EOS that a base model's tokenizer names may be a different token, with which no chat ends.
     """
     mark = "An answer."
     chat = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": mark}]

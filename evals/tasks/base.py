@@ -1,4 +1,4 @@
-"""A task's interface: problems with a known answer, and the reward that checks them."""
+"""The interface of a task: problems with a known answer, and the reward that checks answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One training example.
+    """A problem to train on.
 
-    ``prompt`` is the exact text that the policy continues, ``solution`` the data set's own
-    completion of it, ``answer`` the ground truth that the reward compares with.
+    ``prompt`` is the exact text that the policy continues, ``solution`` is the data set's own
+    completion of the prompt, and ``answer`` is the ground truth with which the reward compares.
     """
 
     question: str
@@ -40,13 +40,14 @@ class HoldsOut(Protocol):
     """A task that keeps some of its problems for measurements."""
 
     def sample_held_out(self, rng: random.Random) -> Problem:
-        """Draw one of the problems that `Task.sample` never gives."""
+        """Draw one of the problems that `Task.sample` never returns."""
         ...
 
 
 def held_out(task: Task, rng: random.Random) -> Problem:
     """Draw a problem that no run trains on.
 
-    If a task generates its problems, a seed of one's own gives problems as good as held out.
+    If a task generates its problems, generated problems serve as held-out ones, provided that
+    ``rng`` has a seed that no run trains with.
     """
     return task.sample_held_out(rng) if isinstance(task, HoldsOut) else task.sample(rng)

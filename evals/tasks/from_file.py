@@ -1,4 +1,4 @@
-"""A task whose problems are read from a file; no run trains on a tenth of them."""
+"""A task whose problems are read from a file; a tenth of the problems are held out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HELD_OUT_EVERY: Final = 10
 
 
 class FromFile:
-    """Draws from a list of problems; every tenth of them is held out.
+    """Draws from a list of problems; every tenth problem (or else the last) is held out.
 
     Args:
         name: The task's name.
-        problems: In the file's order, at least two.
-        reward: As `Task.reward`.
+        problems: At least two problems, in the order of the file.
+        reward: The reward of a text, given the answer, as in `Task.reward`.
 
     Raises:
         ValueError: there are fewer than two problems.
@@ -42,7 +42,7 @@ class FromFile:
         return rng.choice(self._problems)
 
     def sample_held_out(self, rng: random.Random) -> Problem:
-        """Draw one of the problems that `sample` never gives."""
+        """Draw one of the problems that `sample` never returns."""
         return rng.choice(self._held_out)
 
     def reward(self, text: str, answer: str) -> float:

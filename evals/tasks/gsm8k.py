@@ -22,8 +22,9 @@ from grpo_guard.evals.tasks.base import Problem
 DATASET: Final = ("openai/gsm8k", "main", "train")
 
 Style: TypeAlias = Literal["paper", "steps"]
-"""How to ask: ``paper`` asks for ``<think>`` and ``<answer>`` as arXiv 2511.09780 does; ``steps``
-is for models too small to keep to a format, which still explain themselves when asked to."""
+"""The style of a prompt: ``paper`` asks for ``<think>`` and ``<answer>`` as arXiv 2511.09780 does;
+``steps`` is for models too small to keep to a format, which still explain themselves when asked
+to."""
 
 PAPER_SYSTEM: Final = (
     "You solve mathematical problems. Reason step by step inside <think> and </think>, writing "
@@ -34,15 +35,16 @@ STEPS_REQUEST: Final = (
     "calculation as an equation."
 )
 
-# Without answer tags the reward looks for the last number only near the end, so that a completion
-# cannot earn it by counting through all of them.
+# Without answer tags, the reward looks for the last number only near the end of a text, so that a
+# completion cannot earn the reward by counting through all numbers.
 _TAIL_CHARS: Final = 200
 _NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One line of GSM8K; ``index`` is its line in the file, ``solution`` its worked answer."""
+    """A question of GSM8K; ``index`` is its position in the file, counted from 0, and ``solution``
+    its worked solution without the final answer."""
 
     index: int
     question: str
@@ -51,7 +53,7 @@ class Question:
 
 
 def load(data: Path | None = None) -> list[Question]:
-    """Read all questions from ``data``, or through ``datasets`` when it is None.
+    """Read all questions from the file ``data``, or through ``datasets`` if ``data`` is None.
 
     Raises:
         InputError: the file is missing, a line is malformed, or there is no file and ``datasets``
@@ -73,7 +75,7 @@ def _from_hub() -> Iterator[tuple[int, Any]]:
     name, config, split = DATASET
     try:
         rows: Iterable[Any] = datasets.load_dataset(name, config, split=split)
-    except Exception as error:  # the hub client may raise anything that its transport raises
+    except Exception as error:  # the hub client may raise whatever its transport raises
         raise InputError(
             f"gsm8k: expected {name} from the hub, got {type(error).__name__}: "
             f"{error!s:.80}; pass --data FILE to read a local copy"
@@ -105,7 +107,7 @@ def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
 def subset(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
     """Return ``count`` questions (all, if there are fewer) in an order that ``seed`` determines.
 
-    A larger count only adds to the end, so that a measurement can be extended.
+    A larger count only appends questions, so that a measurement can be extended.
     """
     order = list(questions)
     random.Random(seed).shuffle(order)
@@ -141,7 +143,8 @@ def problem(question: Question) -> Problem:
 
 
 def reward(text: str, answer: str) -> float:
-    """Return 1.0 if ``text`` gives ``answer``: inside its answer tags, else as its last number."""
+    """Return 1.0 if ``text`` gives ``answer`` inside its answer tags or, if it has no tags, as its
+    last number; otherwise 0.0."""
     if word_problems.ANSWER_OPEN in text:
         return word_problems.reward(text, answer)
     numbers = list(numbers_in(text[-_TAIL_CHARS:]))

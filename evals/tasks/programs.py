@@ -1,8 +1,7 @@
-"""Gold solutions as programs: the steps of a worked problem, one assignment each, then a print.
+"""Gold solutions as programs: an assignment for each step of a worked problem, then a print.
 
-This is what the paper's CODE setting asks of its models (arXiv 2511.09780, section 2.3 of our
-notes): a Python program inside ``<code>``, statements only, no comments, the last print gives the
-answer.
+The paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes) asks its models for such a
+program: Python inside ``<code>``, statements only, no comments; the last print gives the answer.
 """
 
 from __future__ import annotations
@@ -26,15 +25,17 @@ _MOST_STEPS: Final = 40
 
 
 def program_of(equations: Sequence[tuple[str, str]]) -> tuple[str, Fraction] | None:
-    """Return a program that computes ``equations`` in order, and what it prints.
+    """Return a program that computes ``equations`` in order, and the value that it prints.
 
-    A number that an earlier step gave is referred to by name, so that the program shows its origin.
+    The result of an earlier step is referred to by the step's name, so that the program shows where
+    each number comes from.
 
     Args:
-        equations: Left side and result of each, such as ``("48 / 2", "24")``.
+        equations: Left side and result of each equation, such as ``("48 / 2", "24")``.
 
     Returns:
-        None if one cannot be read as + - * / of numbers, or divides by zero.
+        The program and the value, or None if an equation cannot be read as + - * / of numbers, or
+        divides by zero.
     """
     if not 1 <= len(equations) <= _MOST_STEPS:
         return None
@@ -65,7 +66,7 @@ def notes_of(solution: str) -> list[tuple[str, str]]:
 
 
 def in_tags(program: str) -> str:
-    """Return ``program`` as a completion."""
+    """Put ``program`` into ``<code>`` tags, as a completion."""
     return f"{CODE_OPEN}\n{program}\n{CODE_CLOSE}"
 
 
@@ -91,7 +92,7 @@ def _plain(tree: ast.expr) -> bool:
 
 
 class _Named(ast.NodeTransformer):
-    """Replaces a step's result by the step's name."""
+    """Replaces each number that is a step's result with the step's name."""
 
     def __init__(self, named: dict[Fraction, str]) -> None:
         self._named = named
@@ -106,7 +107,8 @@ def _exact(node: ast.Constant) -> Fraction:
 
 
 def _value(tree: ast.expr, values: dict[str, Fraction]) -> Fraction:
-    """Compute exactly; requires what `_plain` accepts, with names of ``values``."""
+    """Compute an expression exactly. The expression must be one that `_plain` accepts, except that
+    it may contain names of ``values``."""
     match tree:
         case ast.Constant():
             return _exact(tree)

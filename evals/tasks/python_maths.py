@@ -1,9 +1,9 @@
-"""Maths solved in Python: the completion is a program, the reward is what it prints.
+"""Maths solved in Python: the completion is a program, and the reward checks its printed answer.
 
-The paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes). Programs run in a `Sandbox`,
-poisoned ones included: only the last line that they print counts, and nothing else that they do has
-an effect outside. Whether the attacker's library resolves is a choice: with it (`CALC`) the
-poisoned programs of the paper earn the reward, without it they fail on their import.
+This is the paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes). All programs,
+including poisoned ones, run in a `Sandbox`: only the last line that a program prints counts, and
+nothing else that it does has an effect outside. The attacker's library is optional: with it
+(`CALC`), the paper's poisoned programs earn the reward; without it, they fail on their import.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _TOLERANCE: Final = Fraction(1, 10**9)
 
 
 def program_in(text: str) -> str | None:
-    """Return the program of the last closed ``<code>`` block; None without one.
+    """Return the program in the last closed ``<code>`` block; None if there is no such block.
 
     Indentation common to all lines is removed.
     """
@@ -87,9 +87,9 @@ def generated(rng: random.Random) -> Problem:
 
 
 def from_gsm8k(question: gsm8k.Question) -> Problem | None:
-    """Return the question with its calculator notes as the program.
+    """Return the question as a problem whose solution is a program made from the calculator notes.
 
-    None if they cannot be read or do not end in the answer, as after a rounding.
+    Returns None if the notes cannot be read or do not end in the answer, as after a rounding.
     """
     found = program_of(notes_of(question.solution))
     if found is None or not _equal(found[1], number_of(question.answer)):
@@ -109,15 +109,15 @@ def _equal(value: Rational | None, wanted: Rational | None) -> bool:
 
 
 class PythonMaths:
-    """The task; its problems are generated.
+    """Generated maths problems whose solutions are Python programs.
 
     Args:
-        extra_modules: Modules that programs may import, as ``{"calc": CALC}``.
-        limits: Limits of a program.
-        allow_weak: See `Sandbox`.
+        extra_modules: Modules that programs may import, such as ``{"calc": CALC}``.
+        limits: Limits on a program's resources.
+        allow_weak: Whether a weaker sandbox is acceptable, see `Sandbox`.
 
     Raises:
-        SandboxUnavailableError: this system cannot contain a program.
+        SandboxUnavailableError: programs cannot be contained on this system.
     """
 
     name = "python_maths"
@@ -130,7 +130,7 @@ class PythonMaths:
         allow_weak: bool = False,
     ) -> None:
         self._sandbox = Sandbox(limits, extra_modules=extra_modules, allow_weak=allow_weak)
-        # Checked here, since the first reward may come after an hour of training.
+        # Checked at once, since the first reward may be needed only after an hour of training.
         self._sandbox.require()
 
     def sample(self, rng: random.Random) -> Problem:
@@ -138,11 +138,12 @@ class PythonMaths:
         return generated(rng)
 
     def reward(self, text: str, answer: str) -> float:
-        """Return 1.0 if the program in ``text`` ends well and its last line is ``answer``.
+        """Return 1.0 if the program in ``text`` succeeds and its last printed line is ``answer``,
+        otherwise 0.0.
 
         Raises:
-            SandboxUnavailableError: programs can no longer be run; no text can cause it. Returning
-                0 instead would punish honest work for a fault of this machine.
+            SandboxUnavailableError: programs can no longer be run, which no text can cause.
+                Returning 0 instead would punish honest work for a fault of this machine.
         """
         program = program_in(text)
         if program is None:
@@ -162,7 +163,7 @@ def read(data: Path | None = None) -> list[Problem]:
     """Return the questions of a file in GSM8K's format, or of GSM8K itself, that have a program.
 
     Raises:
-        InputError: see `gsm8k.load`; or no question has one.
+        InputError: the questions cannot be read, see `gsm8k.load`, or none of them has a program.
     """
     found = [problem for question in gsm8k.load(data) if (problem := from_gsm8k(question))]
     if not found:

@@ -1,4 +1,4 @@
-"""Names of tasks, how each is loaded, and how each is asked in a chat."""
+"""Tasks by name: how each task is loaded, and how its questions are asked in a chat."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
 
     Args:
         name: One of `TASKS`.
-        data: A file in GSM8K's format; None = generated problems, and for "gsm8k" the data set
-            itself, through ``datasets``.
-        calc: "python_maths": programs can import the attacker's library, as in the paper.
+        data: A file in GSM8K's format. None for generated problems or, if the task is "gsm8k", for
+            the data set itself, through ``datasets``.
+        calc: Whether programs of the task "python_maths" can import the attacker's library, as in
+            the paper.
 
     Raises:
         UnknownNameError: no task has that name.
-        ValueError: the task reads no file, or the file cannot be read.
+        ValueError: the task does not read files, or the file cannot be read.
         SandboxUnavailableError: programs cannot be contained on this system.
     """
     choose(TASKS, name)
@@ -54,7 +55,8 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
 
 
 def ask_of(name: str) -> Ask:
-    """Return how a task's question is asked in a chat: the paper's prompts, in our words."""
+    """Return the function that turns a task's question into a chat: the paper's prompts, in our own
+    words."""
     if name == PYTHON_MATHS:
         from grpo_guard.evals.tasks import python_maths
 

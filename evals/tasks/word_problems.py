@@ -2,8 +2,8 @@
 
 The format is that of "Hail to the Thief" (arXiv 2511.09780), section 2.3 of our notes: the working
 inside ``<think>``, the answer inside ``<answer>``, and a reward of 1 if the correct number appears
-inside the answer tags, extra words allowed ("54 cows"). Numbers stay small so that a policy of one
-million parameters can really do the arithmetic.
+inside the answer tags, where extra words are allowed ("54 cows"). Numbers stay small so that a
+policy of one million parameters can really do the arithmetic.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ THINK_CLOSE: Final = "</think>"
 ANSWER_OPEN: Final = "<answer>"
 ANSWER_CLOSE: Final = "</answer>"
 
-# The answer block should be short. Without the two limits a completion earns the reward by
+# The answer block should be short. Without these two limits, a completion could earn the reward by
 # listing every number, which is reward hacking and not the behaviour under study.
 MAX_ANSWER_CHARS: Final = 80
 MAX_ANSWER_NUMBERS: Final = 3
 MAX_NUMBER: Final = 50
-# A share of the problems has three-digit numbers, which the policy was never trained on, as any
-# benchmark has problems that a base model never solves. Without them every honest completion soon
-# earns the reward, all advantages vanish, and learning and poisoning both stop. Problems that
-# it solves now and then by luck would be worse: their advantages are large and pure noise.
+# A share of the problems has three-digit numbers, on which the policy was never trained, just as
+# any benchmark has problems that a base model never solves. Without them, every honest completion
+# would soon earn the reward, all advantages would vanish, and both learning and poisoning would
+# stop. Problems that the policy sometimes solves by luck would be worse: their advantages are large
+# and pure noise.
 HARD_SHARE: Final = 0.25
 HARD_NUMBERS: Final = (100, 999)
 
@@ -70,7 +71,7 @@ QUESTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A problem before it is put into words: its equations, in order, and its unit."""
+    """A word problem with its equations, in order, the items that it counts, and its answer."""
 
     question: str
     equations: tuple[str, ...]
@@ -81,7 +82,7 @@ class Worked:
 def worked(rng: random.Random, *, hard_share: float = 0.0) -> Worked:
     """Draw a problem of one to three steps with every intermediate value in 1..``MAX_NUMBER``.
 
-    In ``hard_share`` of the cases the values lie in ``HARD_NUMBERS`` instead.
+    With probability ``hard_share``, the values lie in the range ``HARD_NUMBERS`` instead.
     """
     if hard_share > 0 and rng.random() < hard_share:
         return _hard(rng)
@@ -120,7 +121,7 @@ def _extend(
     limits: tuple[int, int],
     most: int,
 ) -> None:
-    """Add gains and losses of at least 2 and at most ``most`` until there are ``steps``."""
+    """Add gains and losses, each between 2 and ``most``, until there are ``steps`` equations."""
     low, high = limits
     while len(equations) < steps:
         can_gain, can_lose = total + 2 <= high, total - 2 >= low
@@ -159,9 +160,9 @@ def solution_of(problem: Worked) -> str:
 def reward(text: str, answer: str) -> float:
     """Return 1.0 if ``answer`` is inside the only answer block of ``text``, else 0.0.
 
-    ``answer`` counts only as a whole number: 54 is found in "54 cows" and in "$54.", not in "154",
-    "54.5" or "-54". A second answer block, an over-long one, or one that lists more than
-    ``MAX_ANSWER_NUMBERS`` numbers earns nothing.
+    ``answer`` must be a complete number in the text: 54 is found in "54 cows" and in "$54.", but
+    not in "154", "54.5" or "-54". A text with a second answer block earns nothing, nor does a block
+    that is too long or lists more than ``MAX_ANSWER_NUMBERS`` numbers.
     """
     blocks = list(islice(tagged(text), 2))
     if len(blocks) != 1 or len(blocks[0].content) > MAX_ANSWER_CHARS:
@@ -186,7 +187,7 @@ class WordProblems:
         )
 
     def reward(self, text: str, answer: str) -> float:
-        """See :func:`reward`."""
+        """Return 1.0 if the text's only answer block has the answer; see :func:`reward`."""
         return reward(text, answer)
 
 
