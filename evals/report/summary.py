@@ -15,10 +15,10 @@ Figures: TypeAlias = dict[str, Rate | OverSeeds | None]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """Return a row per series and metric in `Summary`'s form; skip figures that do not apply.
+    """Return a row per series and metric, in the form of `Summary`; skip metrics without a value.
 
-    Means over seeds have Student's t interval, from two seeds on; shares of completions have
-    Wilson's. ``n`` counts what ``over`` names.
+    Means over two or more seeds have Student's t interval; shares of completions have Wilson's.
+    ``n`` counts the unit that ``over`` names.
     """
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str, int]] = set()
