@@ -1,4 +1,4 @@
-"""Text corpora of the studies, each question on one side of a split that ignores its content.
+"""Text corpora of the studies, with questions split into two sides regardless of their content.
 
 Rules are tuned on the "tune" side and reported on the "held" side.
 """
