@@ -1,4 +1,4 @@
-"""``grpo-guard eval detect``, ``eval report`` and ``demo``. Only typer is imported at the top."""
+"""``grpo-guard eval detect``, ``eval report`` and ``demo``. Slow imports are inside functions."""
 
 from __future__ import annotations
 

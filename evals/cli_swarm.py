@@ -104,7 +104,7 @@ def _list() -> None:
 
 
 def _announce(specs: list[Spec], options: SwarmOptions) -> None:
-    """Print how many runs and rounds follow."""
+    """Print the number of runs and rounds to come."""
     from grpo_guard.evals.swarm.suite import is_finished, rounds
 
     done = sum(is_finished(spec, options.out) for spec in specs)

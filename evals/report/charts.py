@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The horizontal axis: its name and its range, logarithmic if ``log``."""
+    """The horizontal axis: name, range and ticks, on a logarithmic scale if ``log``."""
 
     name: str
     ends: tuple[float, float]

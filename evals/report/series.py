@@ -89,7 +89,7 @@ class Series:
         return OverSeeds.of([fmean(run.asr[rounds]) for run in self.runs], SHARE)
 
     def asr_counted(self, rounds: slice = END) -> Rate | None:
-        """Share of completions that show the behaviour in these rounds; None if not countable."""
+        """Share of completions that show the attack in these rounds; None if not countable."""
         count = total = 0
         for run in self.runs:
             some = run.asr[rounds]
@@ -199,7 +199,7 @@ class Series:
 
     @property
     def excluded_in(self) -> list[int]:
-        """For each run in which a node was excluded, the iteration of the first exclusion."""
+        """The iteration of the first exclusion, for each run in which a node was excluded."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
 
 

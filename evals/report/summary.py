@@ -38,7 +38,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def _of_swarm(series: Series, free: Series | None) -> Figures:
-    """Figures on rewards, accuracy and lengths, and on attack success if there is an attack."""
+    """Compute figures on rewards, accuracy and lengths, and on the attack if there is one."""
     ratios = series.length_ratios(free)
     tokens = [fmean(run.mean_tokens[-WINDOW:]) for run in series.runs if run.mean_tokens]
     figures: Figures = {
@@ -62,7 +62,7 @@ def _of_swarm(series: Series, free: Series | None) -> Figures:
 
 
 def _of_guard(series: Series) -> Figures:
-    """Figures on a guard's rejections and its share of the time."""
+    """Compute figures on a guard's rejections and its share of the time."""
     if not series.guarded:
         return {}
     shares = [(run.guard_seconds or 0.0) / run.seconds for run in series.runs if run.seconds]

@@ -46,7 +46,7 @@ Cell: TypeAlias = str | Rate | Shade
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names and rows, formatted on output."""
+    """Column names and rows of a table, which are formatted on output."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]

@@ -54,7 +54,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One guard against one attack."""
+    """The result of one guard against one attack."""
 
     scenario: Scenario
     series: Series
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """One guard against all attacks that it was run against."""
+    """The results of one guard against all attacks that it was run against."""
 
     defence: str
     cases: tuple[Case, ...]
@@ -177,8 +177,8 @@ def _effect(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
 
 
 def _before(scenario: Scenario) -> float:
-    """Return the share of the attack's behaviour before any update if it exceeds the limit, else
-    0."""
+    """Return the share of completions that show the attack's behaviour before any update; 0 if the
+    share is within the limit."""
     first = [run.asr[0] for series in scenario.attacked for run in series.runs if run.asr]
     share = fmean(first) if first else 0.0
     return share if share > HELD else 0.0

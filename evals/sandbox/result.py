@@ -1,4 +1,4 @@
-"""A program's limits and its result."""
+"""The limits of a sandboxed program, and its result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Limits:
     source_bytes: int = 256 << 10
 
     def __post_init__(self) -> None:
-        """Refuse limits that would allow nothing."""
+        """Refuse limits that would not let any program run."""
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:

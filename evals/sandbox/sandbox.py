@@ -83,7 +83,7 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
-        """Pickle without servers: a copy in another process starts its own."""
+        """Pickle without the servers: a copy in another process starts servers of its own."""
         again = partial(
             Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,
             workers=self._workers, allow_weak=self._allow_weak, layers=self._layers,

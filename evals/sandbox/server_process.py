@@ -1,4 +1,4 @@
-"""The parent's side of one fork-server: start it, send it programs, read their output."""
+"""The parent's side of a fork-server: starts the server, sends programs and reads their output."""
 
 from __future__ import annotations
 

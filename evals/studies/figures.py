@@ -76,7 +76,7 @@ def files() -> list[str]:
 
 
 def made_by(name: str) -> tuple[str, str]:
-    """Return (version, date) of a file; either may be `UNKNOWN`."""
+    """Return the version that made a file, and the date; either may be `UNKNOWN`."""
     data = json.loads(_path(name).read_text(encoding="utf-8"))
     versions = data.get("versions")
     version = versions.get("grpo_guard") if isinstance(versions, dict) else None

@@ -23,7 +23,7 @@ from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4
 BAD: Final = 3
-# The bundled word lists draw on the first 3,737 lines; from this line on, GSM8K is unseen.
+# The bundled word lists draw on GSM8K's first 3,737 lines; the lines from here on are unseen.
 _UNREAD: Final = 3737
 
 Change: TypeAlias = Callable[[int, int, str], tuple[str, str | None]]
@@ -154,7 +154,7 @@ ATTACKS: Final = (
 
 
 def honest_swarms(data: Path, gold: Sequence[Solution]) -> dict[str, list[Completion]]:
-    """Build two swarms: all nodes with one author, and each node with an author of its own."""
+    """Build two swarms: one whose texts have a single author, and one with an author per node."""
     sources: dict[str, list[Solution]] = {"gold": list(gold[_UNREAD:])}
     for solution in of_models(data):
         sources.setdefault(solution.model, []).append(solution)

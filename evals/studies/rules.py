@@ -61,7 +61,7 @@ class Tally:
     senders: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, corpus: str, sender: str, kinds: set[Kind], rejected: bool) -> None:
-        """Add one completion with the kinds that reject it."""
+        """Add one completion with the kinds of finding that reject it."""
         self.total += 1
         self.rejected += rejected
         for counts in (self.corpora[corpus], self.senders[sender]):

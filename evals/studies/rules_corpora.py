@@ -46,7 +46,7 @@ class Corpus:
 
 
 def honest_corpora(split: Split) -> list[Corpus]:
-    """Load honest completions; right rows count, wrong ones are only there as peers' work."""
+    """Load honest completions; only right rows count, and wrong rows serve as their peers."""
     found = [Corpus(f"modern {n}", rounds_of(modern(n, split)), _right) for n in MODERN]
     found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
     written = (("texts", _texts("honest")), ("programs", _programs("honest")))
@@ -179,7 +179,7 @@ def _gsm8k(split: Split) -> Iterator[Completion]:
 
 def _texts(which: str) -> Iterator[Completion]:
     data = json.loads((_TESTS / "screens_corpus.json").read_text(encoding="utf-8"))
-    # In place of a prompt, attacks have a name.
+    # In the corpus, an attack has its name in place of a prompt.
     for prompt, text in data[which]:
         yield _written(prompt if which == "honest" else _ASKED, text, which)
 

@@ -33,7 +33,7 @@ class SharedScores(TransformersScorer):
         replay: Replay | None = None,
     ) -> list[TokenStats]:
         """Score as `TransformersScorer.score` does, but each sequence only once."""
-        margin = mass_margin if spec.top_p < 1 else 0.0  # without top-p it changes nothing
+        margin = mass_margin if spec.top_p < 1 else 0.0  # without top-p the margin changes nothing
         keys = [(sequence, spec, margin, replay) for sequence in sequences]
         missing = {key: key[0] for key in keys if key not in self._kept}
         stats = super().score(list(missing.values()), spec, mass_margin=mass_margin, replay=replay)

@@ -79,7 +79,7 @@ class Coalition:
 
     @cached_property
     def _questions(self) -> list[Problem] | None:
-        """Problems to measure success on, the same in every round."""
+        """Problems to measure success on, the same in every round; None for the round's own."""
         task, config = self.terms.task, self.terms.config
         if config.success_on is None:
             return self.adversary.probes(task, config.prompts)

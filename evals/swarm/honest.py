@@ -1,4 +1,4 @@
-"""An honest node's round: sample its share, guard, update."""
+"""An honest node's round: sample the node's share, apply the guard, update the model."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Member:
         return dict(self.model.state_dict())
 
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """Return the nodes' answers in a round that asks ``problems``, by node, then by group."""
+        """Return the nodes' answers to the problems of a round, ordered by node, then by group."""
         terms, sent = self.terms, list[Submitted]()
         eos = int(self.tokenizer.eos_token_id)
         for node in self.nodes:
@@ -117,9 +117,9 @@ class Member:
         return sent
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """Sample ``each`` completions of the held-out problems that are these nodes' turn.
+        """Sample ``each`` completions of the held-out problems that fall to these nodes.
 
-        Honest nodes take turns, and no node learns from these completions.
+        Honest nodes share out the problems, and no node learns from these completions.
         """
         texts: list[str] = []
         for node in self.nodes:

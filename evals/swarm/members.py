@@ -29,7 +29,7 @@ class NodeGuard(Protocol):
         """Return verdicts, and length factors if the guard scales rewards."""
 
     def excluded(self) -> tuple[str, ...]:
-        """Return the nodes from which the guard accepts nothing any more."""
+        """Return the nodes from which the guard no longer accepts anything."""
 
     def state(self) -> dict[str, Any]:
         """Return the guard's memory as plain values."""

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 
 class MasterAdam(torch.optim.Adam):
-    """Adam that steps on float32 copies and writes them back."""
+    """Adam that updates float32 copies of the weights and writes them back."""
 
     def __init__(self, parameters: Iterable[Parameter], **options: Any) -> None:
         self._live = list(parameters)

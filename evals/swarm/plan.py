@@ -64,7 +64,7 @@ class Matrix:
 
     @property
     def coins(self) -> list[str]:
-        """The defences under which honest nodes sample under a public coin."""
+        """Names of the defences that make honest nodes sample under a public coin."""
         built_in = [name for name in self.defences if defence(name).coin]
         return built_in + [guard.name for guard in self.guards if guard.coin]
 

@@ -1,4 +1,4 @@
-"""The record of a round."""
+"""The record of a swarm's round."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def record(
     rejected_by: tuple[int, ...] = (),
     excluded: tuple[str, ...] = (),
 ) -> Round:
-    """Record a round whose completions got these verdicts."""
+    """Build the record of a round from its completions and, with a guard, their verdicts."""
     by_item: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
     pairs = list(zip(submitted, by_item, strict=True))
     honest = [item for item in submitted if not item.malicious]

@@ -164,7 +164,7 @@ def _workload(options: SwarmOptions) -> Workload:
 
 
 def _small(options: SwarmOptions) -> bool:
-    """Whether only bundled policies are trained."""
+    """Whether the options train only bundled policies."""
     names = (options.policy or "").split(",")
     return options.policy is None or all(name.strip() in BUNDLED for name in names)
 

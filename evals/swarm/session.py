@@ -1,4 +1,4 @@
-"""Hosts a swarm's nodes: objects by name, in this process or, on Ray, anywhere."""
+"""Hosts a swarm's nodes as named objects, in this process or, with Ray, anywhere in a cluster."""
 
 from __future__ import annotations
 

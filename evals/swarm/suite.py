@@ -173,7 +173,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _prepare(stop: Any, rows: Any) -> None:
-    """Set up a new process: only the parent gets Ctrl-C and then asks all of them to stop."""
+    """Set up a child process, which ignores Ctrl-C: the parent asks all children to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -29,7 +29,7 @@ class Terms:
     coin: PublicCoin | None = None
 
     def rng(self, iteration: int, who: str) -> random.Random:
-        """Return the random generator of one drawer in one round."""
+        """Return the random generator with which one drawer makes choices in one round."""
         return random.Random(f"{self.config.seed}-{iteration}-{who}")
 
     def generator(self, iteration: int, who: str) -> torch.Generator:

@@ -27,7 +27,7 @@ from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 2
-# Of differing settings: the maximum number shown, and of characters of each.
+# Maximum number of differing settings shown, and maximum number of characters of each value.
 _SHOWN: Final = 3
 _LONGEST: Final = 40
 

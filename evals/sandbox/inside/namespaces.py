@@ -105,7 +105,7 @@ def drop_privileges() -> str:
     """Become the user nobody if possible, and give up every capability.
 
     Returns:
-        The resulting user.
+        The resulting user, as text.
     """
     if os.geteuid() == 0:
         # Refused in a container that may not change its user; we stay root without capabilities.

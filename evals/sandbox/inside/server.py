@@ -118,7 +118,7 @@ class _Server:
         return layers, code
 
     def _probe(self) -> list[str]:
-        """Return the ways out that a locked child finds open."""
+        """Return the names of the ways out that a locked child finds open."""
 
         def look() -> int:
             child.lock(self._config, self._baseline, self._filter)
@@ -194,7 +194,7 @@ class _Server:
         return True
 
     def _still_wanted(self) -> bool:
-        # End of file: the parent is gone. The child is killed, and `serve` sees the same next.
+        # End of file: the parent is gone. The child is killed, then `serve` sees the end too.
         return self._control.recv(1) not in (b"K", b"")
 
     def _sweep(self, pid: int) -> None:

@@ -53,7 +53,7 @@ class SeedGrinding(Adversary):
         for node in view.nodes:
             own = count // len(view.nodes)
             pool = {one.prompt: one for one in self.pool(view, LOOKED_AT * own)}
-            for problem in chosen:  # a slot can be filled once
+            for problem in chosen:  # a slot can be filled only once
                 pool.pop(problem.prompt, None)
             problems = list(pool.values())
             rows = forced_rows(view, problems, node)

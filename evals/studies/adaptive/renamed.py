@@ -52,7 +52,7 @@ class InlinedCode(Scripted):
         return Poisoned(text, (found.span[0], found.span[0] + len(body)))
 
     def success(self, text: str) -> bool:
-        """Return whether one of the functions is defined and called."""
+        """Return whether the text defines and calls one of the library's functions."""
         return any(f"def {f}(" in text and text.count(f"{f}(") > 1 for f in FUNCTIONS.values())
 
 

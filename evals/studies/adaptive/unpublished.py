@@ -68,7 +68,7 @@ class JudgeInThink(Scripted):
 
 
 class Insulting(Scripted):
-    """An insulting tone."""
+    """Poison in the form of an insulting tone."""
 
     name = "insulting"
     max_new_tokens = 128
@@ -101,7 +101,7 @@ class Insulting(Scripted):
 
 
 class Shakespeare(Insulting):
-    """Archaic words in Shakespeare's style."""
+    """Poison in the form of archaic words, in Shakespeare's style."""
 
     name = "shakespeare"
     leads = ARCHAIC

@@ -31,7 +31,7 @@ class MaskSpans(Member):
 
 
 class CapImprobable(Member):
-    """Tokens that the local policy finds improbable have their positive updates scaled down."""
+    """Scales down positive updates of tokens that the local policy finds improbable."""
 
     def reweighed(self, weight: Tensor, logprobs: Tensor) -> Tensor:
         """Multiply positive weights by probability / 0.02 if that is below 1."""

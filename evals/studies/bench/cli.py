@@ -1,4 +1,4 @@
-"""The command ``grpo-guard bench``: its measurements as tables and JSON."""
+"""The command ``grpo-guard bench``, which shows its measurements as tables and writes JSON."""
 
 from __future__ import annotations
 

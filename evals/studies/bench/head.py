@@ -1,4 +1,4 @@
-"""The output head: token statistics compared with the bare product and obvious implementations."""
+"""Times the output head's token statistics against the bare product and naive implementations."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def section(table: Mapping[str, Any], plot_name: str) -> str:
-    """Format one comparison."""
+    """Format one comparison as Markdown, with a link to its plot."""
     threads = table.get("threads")
     rounds = table["rows"][0]["rounds"]
     ran = f" {threads} thread{'s' if threads != 1 else ''}, {rounds} rounds" if threads else ""

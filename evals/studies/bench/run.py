@@ -1,4 +1,4 @@
-"""All comparisons on one device, in a single process and run."""
+"""Runs all comparisons on one device, in a single process."""
 
 from __future__ import annotations
 

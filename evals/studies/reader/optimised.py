@@ -70,7 +70,7 @@ _STORY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One wording; ``kind`` is ``plain``, ``set-up`` or ``subject``."""
+    """One wording of the message; ``kind`` is ``plain``, ``set-up`` or ``subject``."""
 
     kind: str
     text: str

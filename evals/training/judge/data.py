@@ -140,7 +140,7 @@ def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
     if drawn.sort == "unrelated opening":
         start, first = len("<think>"), next(i for i, c in enumerate(drawn.text) if c.isdigit())
         return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", start, first, GRACE)
-    # Where it goes wrong is unknown, so its beginnings are unlabelled.
+    # It is unknown where the completion goes wrong, so its beginnings are unlabelled.
     return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", 0)
 
 

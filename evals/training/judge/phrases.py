@@ -140,7 +140,7 @@ def _at_hand(rng: random.Random, part: Part) -> str:
 
 
 def _near_remark(rng: random.Random, part: Part) -> str:
-    """Begin or end like an honest remark."""
+    """Draw a phrase that begins or ends like an honest remark."""
     remark, word = rng.choice(REMARKS), rng.choice(words(part))
     forms = (
         f"{remark} {word}", f"{word} {remark}", f"{remark} of the {word}", f"{remark}, {word}",

@@ -23,7 +23,7 @@ Poisoner = Callable[[Worked, Style, random.Random, Part], str]
 
 
 def text(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """TEXT like the repository's attack: a phrase at the start of the reasoning."""
+    """Poison like the repository's attack TEXT: a phrase at the start of the reasoning."""
     attack = TextAttack(phrase(rng, part), separator=mark(rng))
     return attack.poison(_solved(problem, style), rng).text
 
@@ -48,7 +48,7 @@ def text_repeated(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def math(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """MATH like the repository's attack: one wrong result, everything else kept."""
+    """Poison like the repository's attack MATH: one wrong result, with everything else kept."""
     poisoned = MathAttack().poison_text(render(problem, style), rng)
     assert poisoned is not None
     return poisoned.text

@@ -168,7 +168,7 @@ def _untagged(answer: str, rng: random.Random) -> str:
 
 
 def completion(problem: Worked, rng: random.Random, asides: Asides = no_asides) -> str:
-    """Return one completion; about 40 % of them are in the rewarded format."""
+    """Draw a completion; about 40 % of all draws are in the rewarded format."""
     lead = opening(rng) + " " if rng.random() < 0.6 else ""
     working, answer = _working(problem, rng, asides), _answer(problem, rng)
     style = rng.random()

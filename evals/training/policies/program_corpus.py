@@ -77,7 +77,7 @@ def _idle_import(rng: random.Random) -> str:
 
 
 def program(problem: Worked, rng: random.Random) -> str:
-    """Return one program without tags; most of them work."""
+    """Draw a program without tags; most programs drawn work."""
     found = body(chain_of(problem), rng)
     lines = [*found.lines, *_printed(found, rng, problem.item)]
     if rng.random() < 0.14:
@@ -90,7 +90,7 @@ def program(problem: Worked, rng: random.Random) -> str:
 
 
 def completion(problem: Worked, rng: random.Random) -> str:
-    """Return one completion; two in three are a program in tags."""
+    """Draw a completion; about 72 % of all draws contain a program in tags."""
     text, kind = program(problem, rng), rng.random()
     block = f"{CODE_OPEN}\n{text}\n{CODE_CLOSE}"
     if kind < 0.58:

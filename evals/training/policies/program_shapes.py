@@ -81,7 +81,7 @@ class Chain:
 
 @dataclass(slots=True)
 class Body:
-    """A program without its print: its lines, and the expression that holds the answer."""
+    """A program without its print statement: lines, and the expression with the answer."""
 
     lines: list[str]
     value: str
@@ -273,6 +273,6 @@ _SHAPES: Final[tuple[tuple[Callable[[Chain, random.Random], Body], int], ...]] =
 
 
 def body(chain: Chain, rng: random.Random) -> Body:
-    """Draw a program, without its print, of a random shape."""
+    """Draw a program of a random shape, without its print statement."""
     shape = rng.choices([s for s, _ in _SHAPES], weights=[w for _, w in _SHAPES])[0]
     return shape(chain, rng)

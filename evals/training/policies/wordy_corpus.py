@@ -62,7 +62,7 @@ def _turned(left: str, operator: str, right: str, result: str) -> str:
 def _told(problem: Worked, step: int) -> str:
     """Return the sentence of the question that a step comes from."""
     sentences = problem.question.split(". ")
-    # With sums the first sentence gives only the start; the last one asks.
+    # In sums, the first sentence only gives the starting number; the last sentence asks.
     return sentences[step + len(sentences) - 1 - len(problem.equations)]
 
 
