@@ -1,4 +1,4 @@
-"""Access to `studies`, which a checkout has and the wheel leaves out."""
+"""Access to the `studies` package, which is part of a checkout but not of the wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def study(name: str) -> ModuleType | None:
 
 
 def known(names: Collection[str], name: str) -> str:
-    """Return ``name`` as `choose` does; without a checkout, the error adds that one knows more."""
+    """Return ``name`` as `choose` does; the error mentions a checkout if studies are missing."""
     try:
         return choose(names, name)
     except UnknownNameError as error:

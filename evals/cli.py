@@ -1,4 +1,4 @@
-"""``grpo-guard eval detect``, ``eval report`` and ``demo``. Only typer is imported at the top."""
+"""``grpo-guard eval detect``, ``eval report`` and ``demo``. Slow imports are inside functions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def detect(
         n=count,
         min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
         dtype=dtype,
-        # The only drift to allow for: equal arithmetic on both sides leaves none.
+        # The sampling dtype is the only source of drift: equal arithmetic would leave none.
         profiles=(dtype,),
         alpha=alpha,
         seed=seed,
@@ -201,7 +201,7 @@ def report(
 ANYTHING: Final = {
     "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
 }  # fmt: skip
-"""Context settings of a command whose options, including ``--help``, a study parses."""
+"""Context settings of a command that leaves all options, including ``--help``, to a study."""
 
 
 @app.command(context_settings=ANYTHING)
@@ -292,7 +292,7 @@ def _guards_and_spec(
 
 
 def _names(option: str, value: str, check: Callable[[str], object]) -> tuple[str, ...]:
-    """Split names at commas; end the command if one of them is not known."""
+    """Split ``value`` at commas; end the command if one of the names is unknown."""
     from grpo_guard.core.registry import UnknownNameError
 
     chosen = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
@@ -356,7 +356,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
 
 def study(command: str, name: str) -> ModuleType:
-    """Import a module of `studies`; end the command if the installation lacks it."""
+    """Import a module of `studies`; end the command if the installation has no studies."""
     found = checkout.study(name)
     if found is None:
         fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)

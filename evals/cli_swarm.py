@@ -1,4 +1,4 @@
-"""``grpo-guard eval swarm``: training runs under attack, and their outcome."""
+"""``grpo-guard eval swarm``: training runs under attack, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
 
 _SHOWN: Final = 12
-"""How many pairs of attack and defence are listed before the run."""
+"""Maximum number of (attack, defence) pairs listed before the runs start."""
 
 
 def swarm(**given: Any) -> None:
@@ -41,7 +41,7 @@ def swarm(**given: Any) -> None:
     from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
 
-    logging.disable_progress_bar()  # one bar per run, of a second each, between our own
+    logging.disable_progress_bar()  # else a one-second bar per run breaks up our own
     try:
         specs = requested(options)
     except (ValueError, UnknownNameError) as error:
@@ -104,7 +104,7 @@ def _list() -> None:
 
 
 def _announce(specs: list[Spec], options: SwarmOptions) -> None:
-    """Print how many runs and rounds follow."""
+    """Print the number of runs and rounds to come."""
     from grpo_guard.evals.swarm.suite import is_finished, rounds
 
     done = sum(is_finished(spec, options.out) for spec in specs)

@@ -1,6 +1,6 @@
-"""The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone.
+"""The demo: three swarms (attack-free, poisoned, poisoned but guarded), on bundled parts alone.
 
-It is a preset of the swarm suite: three of its runs, without their folders.
+It plays three runs of the swarm suite, without keeping their folders.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from grpo_guard.guard.policy import Policy
 
 MAX_WORKERS: Final = 2
 ALPHA: Final = 1e-3
-"""The verifiers' own alpha, for the results."""
+"""The verifiers' default alpha, recorded in the results."""
 _POLICY: Final = Workload(policy="word_problems")
-"""The first of the bundled policies, on which attacks succeed within the demo's few rounds."""
+"""The first of the bundled policies; attacks on it succeed within the demo's few rounds."""
 _RUNS: Final = (("none", "none"), ("text", "none"), ("text", "logprob_bound"))
 
 
@@ -44,7 +44,7 @@ def run_demo(
 
     Args:
         out: Folder for the two files; created if missing. Nothing is written if a run dies.
-        config: The attacked swarm; the attack-free one is the same without its malicious node.
+        config: Settings of the attacked swarms; the attack-free swarm has no malicious node.
         console: Where to print; standard output by default.
         command: The command that reproduces the run, for the record.
     """
@@ -66,7 +66,7 @@ def run_demo(
         "config": _config(config, command),
         "versions": versions(),
         "date": today(),
-        # One defence, whatever a rejection costs; the cost is given above.
+        # The defence's plain name; the config above says what a rejection costs.
         "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
     }
     data["summary"] = summarise(parse_results(data))
@@ -91,11 +91,11 @@ def default_config(
     *,
     quick: bool = False,
 ) -> SwarmConfig:
-    """The engine's own settings; the quick ones are too short for the attack to take hold.
+    """Return the engine's default settings; ``quick`` runs are too short for the attack to succeed.
 
-    By default they drop a rejected completion, while the guard's default policy gives it the reward
-    0. Without clipping, a negative advantage on tokens as improbable as poison's ruins such a small
-    policy.
+    By default a rejected completion is dropped, although the guard's default policy would give it
+    reward 0: without clipping, a negative advantage on tokens as improbable as those of poison
+    ruins such a small policy.
     """
     config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)
     return config if iterations is None else replace(config, iterations=iterations)

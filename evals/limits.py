@@ -28,7 +28,7 @@ MaxHonest = Annotated[
 ]
 
 
-# Which rejection rates are of poison, which should be rejected, and which of honest work.
+# The rejection rates of poison, which should be high, and of right honest answers.
 _POISON: Final = "rejected_poisoned"
 _RIGHT: Final = "rejected_honest_correct"
 
@@ -36,10 +36,10 @@ _RIGHT: Final = "rejected_honest_correct"
 def end_where_broken(
     rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
 ) -> None:
-    """Exit with 1, after a line for each rejection rate beyond its limit; None = no limit.
+    """Exit with status 1 if a rejection rate is beyond its limit, after a line on each such rate.
 
-    Other figures in ``rows`` are skipped. A rate without any completions counts as beyond its
-    limit, because nothing shows that the limit holds.
+    A limit of None is not checked, and other figures in ``rows`` are skipped. A rate without any
+    completions counts as beyond its limit, because nothing shows that the limit holds.
     """
     from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
 

@@ -19,19 +19,19 @@ from rich.progress import (
 from rich.table import Column
 
 Say: TypeAlias = Callable[..., None]
-"""Called with (description, done, total), and optional figures to show; may be called from
-threads."""
+"""Progress callback, called with (description, done, total) and optional figures to show; may be
+called from any thread."""
 
 
 @contextmanager
 def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> Iterator[Say]:
-    """Yield the function that receives progress.
+    """Yield a function that shows the progress reported to it.
 
     Args:
         console: Where to print.
-        every: Without a terminal, print a line whenever this many more are done; None = about ten
-            lines for each kind of work.
-        whole: Total over all kinds of work, for a bar of its own; 0 = none.
+        every: Without a terminal, print a line each time this many more items are done; None for
+            about ten lines per kind of work.
+        whole: Number of items over all kinds of work, shown as a further bar; 0 for no such bar.
     """
     lock = threading.Lock()
     if not console.is_terminal:
@@ -68,7 +68,7 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
                 if what not in tasks:
                     tasks[what] = bars.add_task(what, total=total, figures="")
                 finished[what] = done
-                # With many kinds of work, finished ones would fill the screen.
+                # With many kinds of work, the bars of finished ones would fill the screen.
                 shown = not whole or done < total
                 bars.update(
                     tasks[what], completed=done, total=total, figures=figures, visible=shown

@@ -21,7 +21,7 @@ from grpo_guard.evals.stats import Rate
 ACCEPTED_POISON: Final = "accepted_poison"
 REJECTED_CORRECT: Final = "rejected_correct"
 REJECTED_POISON: Final = "rejected_poison"
-# A detection's kinds of completion other than attacks, and its figure.
+# In detections: the kinds of completion that are not attacks, and the name of the metric.
 HONEST: Final = "honest"
 CONTROL: Final = "control:"
 REJECTED: Final = "rejected"
@@ -32,7 +32,7 @@ class ResultsError(ValueError):
 
 
 _PACKAGES: Final = ("torch", "transformers", "numpy")
-# Beyond it floats lose integers, and arithmetic on a file's claims could overflow.
+# Above this floats skip integers, and arithmetic on a file's claims could overflow.
 _MOST: Final = 2**53
 Value = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,9 +43,10 @@ class _Model(BaseModel):
 
 
 class Counts(_Model):
-    """Completions over a whole run; ``honest_correct`` is the part of ``honest`` that earned.
+    """Numbers of completions over a whole run, by kind.
 
-    ``cover`` are those of malicious nodes without poison; older files do not count them.
+    ``honest_correct`` is the part of ``honest`` that earned a reward. ``cover`` counts completions
+    of malicious nodes without poison; older files do not have it.
     """
 
     honest: int = Field(ge=0, le=_MOST)
@@ -77,7 +78,7 @@ class ShownVerdict(_Model):
 class Example(_Model):
     """One completion and its verdict; ``span`` locates the attack's poison, in characters.
 
-    ``kind`` is an attack's name or, in a training run, one of the three constants above.
+    ``kind`` is an attack's name or, in a training run, `ACCEPTED_POISON` or one of its siblings.
     ``left_out`` counts the characters that were cut before and after ``text``.
     """
 
@@ -92,18 +93,18 @@ class Example(_Model):
 
 
 class HeldOut(_Model):
-    """Right answers to problems that no run trains on."""
+    """Number of right answers to held-out problems, which no run trains on."""
 
     correct: int = Field(ge=0, le=_MOST)
     total: int = Field(ge=0, le=_MOST)
 
 
 class Run(_Model):
-    """One training run. Rates are over the honest nodes' completions, one per iteration.
+    """One training run. Rates are over the honest nodes' completions, with one value per iteration.
 
-    ``leaves``: rounds after which the malicious nodes left, if they did.
-    ``asr_of``: number of completions that attack success is a share of in each round; None = as
-    many as honest nodes submit.
+    ``leaves`` is the number of rounds after which the malicious nodes left, if they did. ``asr_of``
+    is the number of completions over which attack success is measured in each round; None if it is
+    as many as honest nodes submit.
     """
 
     attack: str
@@ -130,22 +131,23 @@ class Run(_Model):
 
     @property
     def example(self) -> Example | None:
-        """The first rejected poisoned completion."""
+        """The first example of a rejected poisoned completion, if any."""
         return next((one for one in self.examples if one.kind == REJECTED_POISON), None)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The swarm's settings, if the run states them."""
+        """The swarm's settings; empty if the run does not state them."""
         found = (self.model_extra or {}).get("config")
         return found if isinstance(found, dict) else {}
 
 
 class Summary(_Model):
-    """One figure of one (attack, defence) with its 95 % interval: the result of an experiment.
+    """One metric of an (attack, defence) pair, with its 95 % interval.
 
-    ``over`` says what ``n`` counts. A rejection rate in a detection also has counts: ``located``
-    are the rejections whose finding overlaps the poison, ``causes`` those of completions that were
-    not accepted, ``members`` how many rejections each member of a guard contributed to.
+    ``over`` names the unit that ``n`` counts. A rejection rate in a detection has further counts:
+    ``located`` is the number of rejections whose finding overlaps the poison, ``causes`` counts the
+    causes of verdicts other than acceptance, and ``members`` the rejections that each member of a
+    guard contributed to.
     """
 
     attack: str
@@ -167,7 +169,7 @@ class Summary(_Model):
 
     @property
     def rate(self) -> Rate | None:
-        """The count behind the figure: its own, or else the one its mean implies."""
+        """The metric as a rate, from its own count or else from the count that its mean implies."""
         count = self.rejected
         if count is None and self.mean is not None:
             count = round(self.mean * self.n)
@@ -175,7 +177,7 @@ class Summary(_Model):
 
 
 class Results(_Model):
-    """All of results.json."""
+    """The whole content of results.json."""
 
     config: dict[str, Any] = {}
     versions: dict[str, Any] = {}
@@ -187,7 +189,7 @@ class Results(_Model):
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:
-    """Check ``data`` against the shape; a `ResultsError` names the first field that is wrong."""
+    """Check parsed JSON against the shape; a `ResultsError` names the first field that is wrong."""
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -216,7 +218,7 @@ def load_results(path: Path) -> Results:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return versions of Python, this package, numerical packages, and some ``more``."""
+    """Return the versions of Python, this package, the numerical packages and any ``more``."""
     from grpo_guard.core.version import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}
@@ -229,16 +231,16 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def today() -> str:
-    """Return the date for a file of results, as 2026-11-27 (UTC)."""
+    """Return today's date (UTC) for a results file, in the form 2026-11-27."""
     return datetime.now(UTC).date().isoformat()
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically, so that readers never see half of it."""
+    """Write JSON atomically, so that readers never see a partial file."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically, so that readers never see half of it."""
+    """Write a text file atomically, so that readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)

@@ -10,9 +10,9 @@ NONE: Final = "none"
 SILENT: Final = "silent"
 """The empty attack: malicious nodes send nothing; see `attacks.silent`."""
 COIN: Final = "coin"
-"""The empty defence: honest nodes sample under a public coin, and no guard checks it."""
+"""The empty defence: honest nodes sample under a public coin, but no guard checks their draws."""
 PRESET: Final = "preset:"
-"""Prefix of the name of a preset that is played as the user's own guard."""
+"""Prefix for the name of a preset that the user plays as a guard of their own."""
 
 
 class Role(StrEnum):
@@ -49,8 +49,8 @@ ATTACKS: Final = (
     "impersonation", "forged_reference", "forged_tool_result",
     "claimed_mask", "token_split", "cap_forcing", "eos_padding", "reward_selection",
 )  # fmt: skip
-# If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
+# Judged by mean length: if success meant "twice as long", stopping at 1.5 times would go unnoticed.
 _LENGTHENING: Final = frozenset(
     {
         "dos",
@@ -64,14 +64,14 @@ _LENGTHENING: Final = frozenset(
 
 
 def plain(name: str) -> str:
-    """Strip what a plan adds in brackets: ``text (1/16)``, ``homogeneous (zero)``."""
+    """Strip what a plan adds in brackets, as in ``text (1/16)`` and ``homogeneous (zero)``."""
     return name.partition(" (")[0]
 
 
 def under_coin(defence: str) -> bool:
-    """Whether honest nodes sample under a public coin, so that their draws differ.
+    """Whether honest nodes sample under a public coin with this defence, which changes their draws.
 
-    The name of the user's own guard shows it: ``guard.yaml (coin)``.
+    For the user's own guard, the name says so: ``guard.yaml (coin)``.
     """
     return plain(defence) in _UNDER_COIN or f" ({COIN})" in defence
 
@@ -83,12 +83,12 @@ def own_guard(defence: str) -> bool:
 
 
 def attack_free(attack: str) -> bool:
-    """Whether no node sends poison."""
+    """Whether no node sends poison under the attack of this name."""
     return plain(attack) in (NONE, SILENT)
 
 
 def role(defence: str) -> Role:
-    """Return the role of a defence of that name; an unknown name is the user's own guard."""
+    """Return the role of the named defence; an unknown name counts as the user's own guard."""
     name = plain(defence)
     if name in (NONE, COIN):
         return Role.UNDEFENDED
@@ -100,10 +100,10 @@ def role(defence: str) -> Role:
 
 
 def under_test(defences: Iterable[str]) -> list[str]:
-    """Return the defences that a verdict is about, in order.
+    """Return the defences to pass a verdict on, in order.
 
-    These are the recommended stacks and the user's own guards. Without any of them, the library's
-    verifiers are judged one by one; a baseline never decides.
+    These are the recommended stacks and the user's own guards. If there are none, the library's
+    verifiers are judged one by one. Baselines are never judged.
     """
     found = ordered_defences(defences)
     guards = [name for name in found if role(name) is Role.GUARD]
@@ -111,19 +111,19 @@ def under_test(defences: Iterable[str]) -> list[str]:
 
 
 def lengthens(attack: str) -> bool:
-    """Whether an attack's success is a length instead of a share of completions."""
+    """Whether an attack's success is measured as a length rather than a share of completions."""
     return plain(attack) in _LENGTHENING
 
 
 def ordered_attacks(names: Iterable[str]) -> list[str]:
-    """Return each once, in the order of `ATTACKS`, unknown ones last."""
+    """Return each name once, in the order of `ATTACKS`, with unknown names last."""
     places = {name: place for place, name in enumerate(ATTACKS)}
     unique = dict.fromkeys(names)
     return sorted(unique, key=lambda name: (places.get(plain(name), len(places)), name))
 
 
 def ordered_defences(names: Iterable[str]) -> list[str]:
-    """Return each once: undefended, baselines, single verifiers, guards."""
+    """Return each name once: undefended first, then baselines, single verifiers and guards."""
 
     def place(name: str) -> tuple[int, int, str]:
         known = STACKS if role(name) is Role.GUARD else _BASELINES

@@ -1,8 +1,8 @@
-"""Figures with their 95 % intervals, the area under a ROC, and their formatting.
+"""Rates and means with 95 % intervals, the area under a ROC curve, and formatting of figures.
 
-A rate or a mean is never reported without an interval. The computations are scipy's, from the extra
-``evals``. It is imported at the first call; otherwise much code that only names a figure would wait
-a second for it.
+A rate or a mean is never reported without an interval. The computations are scipy's, which the
+extra ``evals`` installs. It is imported at the first call, since that takes a second and much code
+only names a figure.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from numpy.typing import ArrayLike
 
 
 def auroc(low: ArrayLike, high: ArrayLike) -> float:
-    """Chance that a number of ``high`` is larger than one of ``low``; ties count half.
+    """Return the area under the ROC curve.
+
+    This is the probability that a random value of ``high`` exceeds a random value of ``low``, with
+    ties counted half.
 
     Args:
-        low: Shape [m], m >= 1.
-        high: Shape [n], n >= 1.
+        low: Values that should be the lower ones, shape [m], m >= 1.
+        high: Values that should be the higher ones, shape [n], n >= 1.
     """
     from scipy.stats import mannwhitneyu
 
@@ -36,9 +39,9 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
 class Rate:
     """A count out of a total, with its 95 % Wilson score interval.
 
-    Wilson 1927, without continuity correction: unlike the textbook interval it is not empty if the
-    count is 0 or the total, as is typical for false-positive rates. It covers other completions,
-    not other seeds.
+    Wilson 1927, without continuity correction: unlike the textbook interval, it does not collapse
+    to a point if the count is 0 or equals the total, which is typical of false-positive rates. It
+    reflects the variation between completions, not between seeds.
     """
 
     count: int
@@ -64,7 +67,7 @@ class Rate:
         return float(found.low), float(found.high)
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval, n and the counted unit, in the format of results.json."""
+        """Return mean, interval, n and the counted unit, in the format of results.json."""
         low, high = self.interval or (None, None)
         return {
             "mean": self.value, "low": low, "high": high, "n": self.total, "over": "completions",
@@ -72,12 +75,12 @@ class Rate:
 
     @property
     def value_text(self) -> str:
-        """``0.03 %``, or a dash if nothing was counted."""
+        """The share as text, such as ``0.03 %``, or a dash if nothing was counted."""
         return "–" if self.value is None else percent(self.value)
 
     @property
     def interval_text(self) -> str:
-        """``0.01–0.10 %``."""
+        """The interval as text, such as ``0.01–0.10 %``, or a dash if nothing was counted."""
         if self.interval is None:
             return "–"
         low, high = self.interval
@@ -85,11 +88,11 @@ class Rate:
 
     @property
     def count_text(self) -> str:
-        """``3 / 8,640``."""
+        """Count and total as text, such as ``3 / 8,640``."""
         return f"{self.count:,} / {self.total:,}"
 
     def __str__(self) -> str:
-        """``3 / 8,640 = 0.03 % (0.01–0.10 %)``."""
+        """Format as ``3 / 8,640 = 0.03 % (0.01–0.10 %)``."""
         if not self.total:
             return self.count_text
         return f"{self.count_text} = {self.value_text} ({self.interval_text})"
@@ -97,10 +100,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class OverSeeds:
-    """One value per seed: their mean, with a 95 % interval (Student's t) from two seeds on.
+    """Mean of one value per seed, with a 95 % interval (Student's t) if there are two or more.
 
-    The runs of different seeds are independent; the completions and iterations of one are not, so
-    counting those would give intervals that are several times too narrow.
+    Runs with different seeds are independent; the completions and iterations of a single run are
+    not, so counting them instead would give intervals several times too narrow.
     """
 
     value: float
@@ -110,7 +113,7 @@ class OverSeeds:
 
     @classmethod
     def of(cls, values: Sequence[float], within: tuple[float, float] | None = None) -> OverSeeds:
-        """Average at least one value; ``within`` clips the interval to what is possible."""
+        """Average one or more values; ``within`` clips the interval to the possible range."""
         mean, count = fmean(values), len(values)
         if count == 1:
             return cls(mean, None, None, 1)
@@ -120,14 +123,14 @@ class OverSeeds:
         return cls(mean, min(low, mean), max(high, mean), count)
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval, n and the counted unit, in the format of results.json."""
+        """Return mean, interval, n and the counted unit, in the format of results.json."""
         return {
             "mean": self.value, "low": self.low, "high": self.high, "n": self.seeds,
             "over": "seeds",
         }  # fmt: skip
 
     def details(self, show: Callable[[float], str]) -> tuple[str, ...]:
-        """Interval and number of seeds; equal seeds are marked, since they have no spread."""
+        """Return the interval and the number of seeds as text; equal values have no interval."""
         if self.low is None or self.high is None:
             return ("1 seed",)
         if self.low == self.high:
@@ -137,15 +140,15 @@ class OverSeeds:
         return low.partition(" ")[0] + between + high, f"{self.seeds} seeds"
 
     def text(self, show: Callable[[float], str]) -> str:
-        """``0.718 (0.694–0.741, 5 seeds)``."""
+        """Format as ``0.718 (0.694–0.741, 5 seeds)``."""
         return f"{show(self.value)} ({', '.join(self.details(show))})"
 
 
 @lru_cache(maxsize=4096)
 def _ends(values: tuple[float, ...]) -> tuple[float, float]:
-    """Ends of the interval of at least two values; equal ones give it no width.
+    """Return the ends of the interval over at least two values; its width is 0 if all are equal.
 
-    Cached, since sentence, table and summary use the same figures.
+    Cached, since sentences, tables and summary use the same figures.
     """
     from scipy.stats import t
 
@@ -155,7 +158,7 @@ def _ends(values: tuple[float, ...]) -> tuple[float, float]:
 
 
 def percent(value: float) -> str:
-    """Format as ``97.3 %``, with more decimals if one would round a difference to 0 or 100."""
+    """Format a share as ``97.3 %``, with more decimals close to 0 and 100 %."""
     share = 100 * value
     if share in (0, 100):
         return f"{share:.0f} %"
@@ -178,10 +181,10 @@ def percent_beyond(value: float, limit: float) -> str:
 
 
 def signed_percent(value: float, decimals: int = 1) -> str:
-    """``−2.0 %``, ``+0.0 %``."""
+    """Format a share with its sign, as ``−2.0 %`` or ``+0.0 %``."""
     return f"{round(100 * value, decimals) + 0.0:+.{decimals}f} %".replace("-", "−")
 
 
 def three_digits(value: float) -> str:
-    """``0.718``."""
+    """Format with three decimals, as ``0.718``."""
     return f"{value:.3f}".replace("-", "−")

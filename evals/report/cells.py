@@ -1,4 +1,4 @@
-"""Cells on one attack under one defence, and the tables made of such cells."""
+"""Table cells for one attack under one defence, and the tables made up of them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from grpo_guard.evals.roles import NONE, Role, attack_free, lengthens, ordered_d
 from grpo_guard.evals.stats import percent, signed_percent, three_digits
 
 LATER: Final = 20
-"""Rounds after the attacking nodes have left at which the attack's effect is measured again."""
+"""Number of rounds after the malicious nodes leave, when the attack's effect is measured again."""
 SHARES: Final = (0.02, 0.1, 0.5)  # attack success, and poison accepted
-LENGTHS: Final = (0.15, 0.5, 1.0)  # distance from the attack-free run's
-REJECTED: Final = (0.005, 0.02, 0.1)  # honest and correct
+LENGTHS: Final = (0.15, 0.5, 1.0)  # relative deviation from the attack-free run's length
+REJECTED: Final = (0.005, 0.02, 0.1)  # shares of correct honest completions
 LOSSES: Final = (0.02, 0.1, 0.25)  # shares of the attack-free run’s honest reward
 
 Fill: TypeAlias = Callable[[Scenario, Series], Cell]
 
 
 def listing(columns: Mapping[str, Fill], found: Sequence[Scenario], *, guarded: bool) -> Table:
-    """One row per swarm, or per guarded one."""
+    """Build a table with one row per swarm, or per guarded swarm if ``guarded``."""
     return Table(
         [*columns],
         [
@@ -45,7 +45,7 @@ def listing(columns: Mapping[str, Fill], found: Sequence[Scenario], *, guarded: 
 
 
 def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Table:
-    """One row per attack, one column per defence; ``attacked`` leaves out attack-free runs."""
+    """Build a table of attacks by defences; ``attacked`` leaves out the attack-free runs."""
     defences = ordered_defences(series.defence for one in found for series in one.guarded)
     if attacked and any(one.undefended for one in found):
         defences = [NONE, *defences]
@@ -90,7 +90,7 @@ def _length(scenario: Scenario, series: Series) -> Cell:
 
 
 def _verdict(scenario: Scenario, series: Series) -> Cell:
-    """Only guarded series are held to a limit."""
+    """Return the verdict on a guarded series; others are not held to any limit."""
     if not series.guarded:
         return DASH
     case = judge(scenario, series)
@@ -123,7 +123,7 @@ REJECTIONS: Final[Mapping[str, Fill]] = {
     "Honest and correct, rejected": _rejected("honest_correct"),
     "Abstained": _abstained,
 }
-"""Columns for each guard's rejections: poison, honest work, and its correct part."""
+"""Columns for each guard's rejections: of poison, honest work, and correct honest work."""
 
 BRIEF: Final[Mapping[str, Fill]] = {
     "Attack": lambda scenario, _: scenario.name,
@@ -133,7 +133,7 @@ BRIEF: Final[Mapping[str, Fill]] = {
     "Poison rejected": _rejected("poisoned"),
     "Honest rejected": _rejected("honest"),
 }
-"""What a terminal of 80 characters has room for."""
+"""Columns that fit a terminal 80 characters wide."""
 
 EVERYTHING: Final[Mapping[str, Fill]] = {
     "Attack": lambda scenario, _: scenario.name,
@@ -152,11 +152,11 @@ EVERYTHING: Final[Mapping[str, Fill]] = {
     "Abstained": _abstained,
     "Verdict": _verdict,
 }
-"""All of them, for a table over all attacks."""
+"""All columns, for a table over all attacks."""
 
 
 def leaving_table(found: Sequence[Scenario]) -> Table | None:
-    """Attack success once the attacker has left: in the next round, and `LATER` rounds later."""
+    """Tabulate attack success in the round after the attacker left, and `LATER` rounds later."""
     header = ["Attack", "Swarm", "The attacker left", "Attack success in the next round"]
     header += ["Of its completions, Wilson", f"{LATER} rounds later", "Of its completions, Wilson"]
     rows: list[list[Cell]] = []
@@ -175,7 +175,7 @@ def leaving_table(found: Sequence[Scenario]) -> Table | None:
 
 
 def curve_table(scenario: Scenario) -> Table:
-    """Attack success and honest reward at iteration 1 and at every tenth."""
+    """Tabulate attack success and honest reward at iteration 1, at every tenth and at the last."""
     curves: dict[str, list[str]] = {}
     for series in scenario.attacked:
         curves[f"Attack success, {series.label}"] = [percent(value) for value in series.asr]
@@ -191,7 +191,7 @@ def curve_table(scenario: Scenario) -> Table:
 
 
 def reached(scenario: Scenario, series: Series) -> Cell:
-    """Attack success at the end, or the ratio of lengths for an attack on length."""
+    """Cell with the final attack success, or the ratio of lengths for an attack on length."""
     if lengthens(scenario.attack):
         ratio = series.length_ratio_end(scenario.beside(series))
         shade = level(abs(ratio.value - 1), LENGTHS) if ratio else None
@@ -203,12 +203,12 @@ def reached(scenario: Scenario, series: Series) -> Cell:
 
 
 def right_rejected(_: Scenario, series: Series) -> Cell:
-    """Correct honest completions that a guard rejected."""
+    """Cell with the correct honest completions that a guard rejected."""
     return rate_cell(series.rejected("honest_correct"), limits=REJECTED)
 
 
 def accepted(scenario: Scenario, series: Series) -> Cell:
-    """Poison that a guard accepted, with its abstentions."""
+    """Cell with the poison that a guard accepted, and the guard's abstentions."""
     if attack_free(scenario.attack):
         return DASH
     unsure = series.abstained
@@ -217,7 +217,7 @@ def accepted(scenario: Scenario, series: Series) -> Cell:
 
 
 def loss(scenario: Scenario, series: Series) -> Cell:
-    """The cost of guarding in honest reward, and below it in held-out accuracy."""
+    """Cell with the cost of guarding in honest reward and, below, in held-out accuracy."""
     free = scenario.beside(series)
     found, cell = series.reward_cost(free), _cost(scenario, series)
     if found is None or not isinstance(cell, Shade):
@@ -228,7 +228,7 @@ def loss(scenario: Scenario, series: Series) -> Cell:
 
 
 def _accuracy_beside(series: Series, free: Series | None) -> float | None:
-    """Mean gap in held-out accuracy, paired by seed."""
+    """Mean gap in held-out accuracy to the attack-free series, paired by seed."""
     theirs = {run.seed: run.held_out for run in (free.runs if free else ())}
     gaps = [
         mine.correct / mine.total - yours.correct / yours.total
@@ -239,7 +239,7 @@ def _accuracy_beside(series: Series, free: Series | None) -> float | None:
 
 
 def seconds(_: Scenario, series: Series) -> Cell:
-    """The guard's seconds per iteration, and when a node was first excluded."""
+    """Cell with the guard's seconds per iteration, and when a node was first excluded."""
     cost, excluded = series.guard_cost, series.excluded_in
     details = [] if cost is None else [f"{100 * cost[1]:.0f} % of all"]
     if excluded:

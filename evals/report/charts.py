@@ -16,7 +16,7 @@ from grpo_guard.evals.report.excerpt import visible
 # A chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
 WIDTH, HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 28, 34
-_LABEL_GAP = 31  # two lines of text and some air
+_LABEL_GAP = 31  # two lines of text and some space
 STYLES = 6  # CSS classes s0..s5
 
 
@@ -27,12 +27,12 @@ class Line:
     Attributes:
         label: Name, written at the line's end.
         values: One value per iteration, or per position in ``at``.
-        style: Which of the `STYLES` classes draws it.
-        raw: The unsmoothed values, drawn faintly behind.
-        band: Lower and upper end for each value, drawn as an area behind.
-        at: Positions of the values, rising; between them the line goes in steps. None = iterations.
-            Such a line is labelled at its first value, since they all end in the same corner.
-        note: Shown below the label, in place of the last value.
+        style: Number of the line's CSS class, modulo `STYLES`.
+        raw: The unsmoothed values, drawn faintly behind the line.
+        band: Lower and upper end for each value, drawn as an area behind the line.
+        at: Positions of the values, in ascending order, joined by steps; None for iterations. A
+            line with positions is labelled at its first value, since all end in the same corner.
+        note: Text below the label, in place of the last value.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The horizontal axis: its name and its range, logarithmic if ``log``."""
+    """The horizontal axis: name, range and ticks, on a logarithmic scale if ``log``."""
 
     name: str
     ends: tuple[float, float]
@@ -62,7 +62,7 @@ class Axis:
 
 
 def iterations(length: int) -> Axis:
-    """Build the axis of a training run."""
+    """Build the axis of a training run of this many iterations."""
     step = next((s for s in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500) if length / s <= 5), 1000)
     ticks = [1, *range(step, length + 1, step)] if step > 1 else range(1, length + 1)
     return Axis("iteration", (1, max(2, length)), [(tick, str(tick)) for tick in ticks])
@@ -77,15 +77,15 @@ def line_chart(
     least_top: float = 0.0,
     axis: Axis | None = None,
 ) -> str:
-    """Return one SVG element.
+    """Draw a line chart as an SVG element.
 
     Args:
         lines: The curves; those without values are left out.
-        describe: Description for readers who cannot see it.
+        describe: Description for readers who cannot see the chart.
         show: Formats a value, at an axis or at a line's end.
         values: Name of the vertical axis, written above it.
-        least_top: The value axis reaches at least this far, however small the values.
-        axis: The horizontal one; by default that of the iterations.
+        least_top: Minimum upper end of the value axis, however small the values.
+        axis: The horizontal axis; by default the iterations.
     """
     lines = [line for line in lines if line.values]
     length = max((len(line.values) for line in lines), default=1)
@@ -104,7 +104,7 @@ def line_chart(
 
 
 def smooth(values: Sequence[float], window: int = 5) -> list[float]:
-    """Mean over the last ``window`` iterations (fewer at the start): never looks ahead."""
+    """Return the trailing mean over ``window`` iterations (fewer at the start)."""
     return [
         sum(part) / len(part)
         for part in (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
@@ -179,7 +179,7 @@ def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) 
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels at least ``gap`` apart if there is room, keeping their order."""
+    """Move positions at least ``gap`` apart if there is room, keeping their order."""
     if not wanted:
         return []
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))

@@ -1,4 +1,4 @@
-"""Show a results file without a page: on a terminal, or as a Markdown table."""
+"""Shows a results file without an HTML page: on a terminal, or as a Markdown table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def markdown_of(places: Sequence[Path]) -> str:
 def markdown_table(results: Results) -> str:
     """Return outcomes and rejections of every attack as one Markdown table.
 
-    If attackers leave, a second table shows what is left of their attack.
+    If attackers leave, a second table shows how much of their attack remains.
     """
     found = scenarios(results)
     tables = [listing(EVERYTHING, found, guarded=False), leaving_table(found)]
@@ -71,9 +71,9 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 
 
 def print_outcomes(console: Console, results: Results) -> None:
-    """Print a row per swarm in six columns, then the verdicts; everything else is in the report.
+    """Print a row per swarm, in at most six columns, and then the verdicts.
 
-    Without a terminal the table is 80 characters wide.
+    Everything else is in the report. Without a terminal the table is 80 characters wide.
     """
     found = scenarios(results)
     _print_narrow(console, listing(BRIEF, found, guarded=False))

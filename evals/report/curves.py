@@ -1,4 +1,4 @@
-"""The report's curves: what an attack achieved round by round, and the course of honest reward."""
+"""The report's curves: attack success and honest reward, round by round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_tes
 from grpo_guard.evals.stats import OverSeeds, percent
 
 _MOST_LINES: Final = 6
-_MOST_FAINT: Final = 3  # single values of more series would hide each other
+_MOST_FAINT: Final = 3  # the unsmoothed values of more series would hide each other
 _GUARD_STYLES: Final = 4
 
 
 def curves_section(scenario: Scenario, *, alone: bool) -> str:
-    """Return heading, charts, and every tenth iteration as a table."""
+    """Return an attack's heading, charts, and a table of every tenth iteration."""
     parts = []
     if not alone:
         where = f"{scenario.name}: {scenario.where.setting}, {scenario.where.models}"
@@ -91,7 +91,7 @@ def _reward_chart(scenario: Scenario) -> str:
 
 
 def _drawn(scenario: Scenario) -> list[tuple[Series, int]]:
-    """Select as many series as a chart can show, with their style; guards under test first."""
+    """Select (series, style) for a chart: attack-free, undefended, then guards under test first."""
     deciding = under_test(series.defence for series in scenario.guarded)
     first = [(s, style) for style, s in enumerate((scenario.free, scenario.undefended)) if s]
     guards = [s for s in scenario.guarded if s.defence in deciding]
@@ -104,11 +104,11 @@ def _drawn(scenario: Scenario) -> list[tuple[Series, int]]:
 def _line(series: Series, style: int, points: Sequence[OverSeeds]) -> Line:
     ends = [(p.low, p.high) for p in points]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
-    band = known if series.seeds > 2 else []  # over two it would fill the chart
+    band = known if series.seeds > 2 else []  # with two seeds it would fill the chart
     values = [point.value for point in points]
     return Line(series.label, values, style, band=band if len(band) == len(values) else [])
 
 
 def whole_percent(value: float) -> str:
-    """Format for an axis: without decimals unless they matter."""
+    """Format a share for an axis as a percentage, without decimals unless they matter."""
     return f"{100 * value:.0f} %" if value == 0 or value >= 0.1 else percent(value)

@@ -1,4 +1,4 @@
-"""The report's part for detections: what was rejected per kind, at which false positives."""
+"""The report's section on detections: rejection rates by kind of completion, and ROC curves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CONTROLS: Final = (
 
 
 def detection_sentence(results: Results) -> str:
-    """State false positives, without which a detection rate means nothing, then what was caught."""
+    """State the false positives, without which detection rates mean nothing, and the detections."""
     found = [
         (row.defence, rate)
         for row in results.summary
@@ -68,7 +68,7 @@ def _poisoned(rate: Rate) -> str:
 
 
 def _caught(results: Results) -> dict[str, Rate]:
-    """What each verifier rejected of all attacks together; controls are not attacks."""
+    """Return each verifier's rejection rate over all attacks together; controls are no attacks."""
     counts: dict[str, tuple[int, int]] = {}
     for row in results.summary:
         rate = row.rate if row.metric == REJECTED else None
@@ -80,7 +80,7 @@ def _caught(results: Results) -> dict[str, Rate]:
 
 
 def detection_section(results: Results) -> str:
-    """Return rates by kind and verifier, the ROC, and some of the rejected completions."""
+    """Return rates by kind and verifier, ROC curves, and some of the poisoned completions."""
     rejected = rejected_table(results)
     parts = []
     if rejected:
@@ -114,7 +114,7 @@ def detection_section(results: Results) -> str:
 
 
 def rejected_table(results: Results) -> Table | None:
-    """One row per kind of completion, one column per verifier; honest work first."""
+    """Build a table with a row per kind of completion, honest first, and a column per verifier."""
     rows = [row for row in results.summary if row.metric == REJECTED]
     if not rows:
         return None
@@ -128,8 +128,10 @@ def rejected_table(results: Results) -> Table | None:
 
 
 def members_tables(results: Results) -> dict[str, Table]:
-    """For each guard that has members: one row per kind, one column per member. Kinds are many and
-    their names long, so as columns they would not fit a page."""
+    """Build a table for each guard that has members, with kinds as rows and members as columns.
+
+    There are many kinds with long names, which would not fit a page as columns.
+    """
     rows = [row for row in results.summary if row.metric == REJECTED]
     found = {}
     for guard in dict.fromkeys(row.defence for row in rows if row.members):
@@ -144,7 +146,7 @@ def members_tables(results: Results) -> dict[str, Table]:
 
 
 def _order(kind: str) -> int:
-    """Honest work first, controls last."""
+    """Sort key that puts honest work first and controls last."""
     return 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1
 
 
@@ -158,14 +160,14 @@ def _rejected_cell(row: Summary) -> Cell:
 
 @dataclass(frozen=True, slots=True)
 class Roc:
-    """Poison of one kind caught against honest work rejected, at every threshold of a p-value.
+    """ROC curve of one attack: poison caught against honest work rejected, by p-value threshold.
 
     Attributes:
         kind: The attack.
-        points: (false-positive rate, share caught), each reached by some threshold, rising.
-        auc: Area under the curve: how often a poisoned completion has a smaller p-value than an
-            honest one, counting ties half.
-        caught: Share at the strictest threshold, which rejects no honest completion.
+        points: (false-positive rate, share caught) at each threshold, in ascending order.
+        auc: Area under the curve: the probability that a poisoned completion has a smaller p-value
+            than an honest one, with ties counted half.
+        caught: Share of poison caught without rejecting any honest completion.
         honest: Number of honest completions.
     """
 
@@ -177,7 +179,7 @@ class Roc:
 
 
 def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
-    """Compute the curve; a small p-value indicates poison. Both must have values."""
+    """Compute the ROC curve of two non-empty lists of p-values; a small one indicates poison."""
     ours, theirs = sorted(honest), sorted(poison)
     points = [(0.0, 0.0)]
     for threshold in sorted({*ours, *theirs}):
@@ -188,7 +190,7 @@ def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
 
 
 def roc_section(results: Results) -> str:
-    """A chart and a table per verifier; empty without p-values of honest work and of poison."""
+    """Return a ROC chart per verifier and a table; empty without p-values of honest and poison."""
     figures = []
     rows: list[list[Cell]] = []
     without = [name for name in results.p_values if not _graded(results, name)]
@@ -220,14 +222,14 @@ def roc_section(results: Results) -> str:
 
 
 def _graded(results: Results, verifier: str) -> bool:
-    """Whether its p-values differ by more than yes and no, so that there are thresholds to try."""
+    """Whether a verifier has p-values other than 0 and 1, so that there are thresholds to try."""
     kinds = results.p_values.get(verifier, {}).values()
     every = (results.honest_p_values.get(verifier, []), *kinds)
     return any(0.0 < value < 1.0 for values in every for value in values)
 
 
 def _without(names: Sequence[str]) -> str:
-    """Say which verifiers have no curve."""
+    """Return a note that names the verifiers without a curve."""
     if not names:
         return ""
     return note(f"No curve for {', '.join(names)}: rules that answer yes or no have no threshold.")
@@ -247,7 +249,7 @@ def _chart(verifier: str, curves: Sequence[Roc]) -> str:
 
 
 def _line(one: Roc, style: int) -> Line:
-    """Start at the smallest rate that the honest completions can show; below, nothing is known."""
+    """Build a curve that starts at the smallest rate the honest completions can resolve."""
     start = max(_LEAST, 1 / one.honest)
     first = max(caught for rate, caught in one.points if rate <= start)
     points = [(start, first), *(point for point in one.points if point[0] > start)]

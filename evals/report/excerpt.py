@@ -1,9 +1,9 @@
-"""A hostile text, cut to what a person should see of it.
+"""Excerpts of hostile texts, safe for a person to look at.
 
 A stranger's completion may contain markup, terminal escapes, characters that reorder the line or
-are invisible, and a megabyte of padding around the part that matters. `excerpt` cuts around that
-part and names every character that would not show; escaping for HTML or for a terminal's markup is
-left to the caller, who gets plain, visible pieces.
+are invisible, and a megabyte of padding around the part that matters. `excerpt` keeps the text
+around that part and names every character that would not be visible; the caller gets plain,
+visible pieces and must escape them for HTML or a terminal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Span: TypeAlias = tuple[int, int]
 
 LIMIT = 1200
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f")
-_MAX_STACKED = 2  # natural text stacks two combining marks, rarely more; "zalgo" stacks dozens
+_MAX_STACKED = 2  # natural text rarely stacks more than two combining marks; "zalgo" stacks dozens
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of characters that are marked alike.
+    """A run of characters with the same marks.
 
     ``poison``: in the span that the attack inserted; ``evidence``: in a span that the verifier
-    found; ``hidden``: the name of an invisible character, such as ``U+202E``, in its place;
-    ``cut``: in place of a part that is left out.
+    found; ``hidden``: the text names an invisible character, as in ``U+202E``; ``cut``: the text
+    replaces a part that was left out.
     """
 
     text: str
@@ -46,7 +46,7 @@ def excerpt(
     *,
     limit: int = LIMIT,
 ) -> list[Piece]:
-    """Cut ``text`` to ``limit`` characters around its poison (else its evidence) and mark it."""
+    """Cut ``text`` to ``limit`` characters around its poison, else its evidence, and mark both."""
     focus = poison or (evidence[0] if evidence else (0, 0))
     start, end = window(len(text), focus, limit)
     in_poison = _covered(start, end, [poison] if poison else [])
@@ -66,7 +66,7 @@ def excerpt(
 
 
 def visible(text: object, *, limit: int = 300) -> str:
-    """Make a string safe to show: name hidden characters, leave out the middle of a long text."""
+    """Make a string safe to show: name hidden characters, and cut off the end of a long text."""
     return "".join(
         f"<{piece.text}>" if piece.hidden else piece.text
         for piece in excerpt(str(text), limit=limit)
@@ -81,7 +81,7 @@ def asked(prompt: str | Sequence[Message]) -> str:
 
 
 def window(length: int, focus: Span, limit: int) -> Span:
-    """Return the [start, end) to keep: a third of it before the focus, so that its cause shows."""
+    """Return the [start, end) to keep, with a third of ``limit`` as context before the focus."""
     if length <= limit:
         return 0, length
     start = max(0, min(focus[0] - limit // 3, length - limit))
@@ -97,7 +97,7 @@ def _covered(start: int, end: int, spans: Iterable[Span]) -> list[bool]:
 
 
 def _visible(text: str) -> Iterable[tuple[str, bool]]:
-    """Yield each character as it is shown, and whether that replaces the character."""
+    """Yield each character as it is shown, and whether a name replaces the character."""
     stacked = 0
     for char in text:
         stacked = stacked + 1 if unicodedata.category(char) in ("Mn", "Me") else 0

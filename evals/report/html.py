@@ -1,8 +1,8 @@
-"""report.html: one self-contained file from which a person can decide.
+"""report.html: a self-contained page from which a person can judge the results.
 
-Everything from a results file is hostile, including the names of its defences: every string goes
+Everything in a results file may be hostile, including the names of its defences: every string goes
 through `page`, which names hidden characters, cuts long texts and escapes the rest. The page
-contains no script, and its content policy forbids any.
+contains no script, and its content security policy forbids any.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def render(
 ) -> str:
     """Return the whole page on all runs.
 
-    ``files`` are the results files that the runs come from, if there are several: the page shows
-    how each was made. ``detections`` are files with results of ``eval detect``.
+    ``files`` are the results files that the runs come from, if there are several; the page shows
+    how each of them was made. ``detections`` are files with results of ``eval detect``.
     """
     files = files or [results]
     found = scenarios(results)
@@ -72,7 +72,7 @@ def document(title: str, body: str) -> str:
 
 
 def _unfinished(results: Results) -> str:
-    """Note if the verdict covers only a part of the runs."""
+    """Return a note if the results cover only part of the planned runs."""
     planned, done = results.config.get("planned_runs"), results.config.get("finished_runs")
     if not (isinstance(planned, int) and isinstance(done, int)) or done >= planned:
         return ""

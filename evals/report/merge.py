@@ -1,4 +1,4 @@
-"""Combine several results files: their runs, each once, and the counts of their detections."""
+"""Combines several results files: merges their training runs and pools their detections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOM = "max_new_tokens"
 
 
 def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
-    """Load each file's name and content; a folder means the results file in it."""
+    """Load results files as (name, content) pairs; for a folder, load its results.json."""
     files = dict.fromkeys(p if p.suffix == ".json" else p / RESULTS for p in places)
     return [(str(file), load_results(file)) for file in files]
 
@@ -26,12 +26,12 @@ def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
 def merged(found: Sequence[tuple[str, Results]]) -> Results:
     """Merge the training runs of all files; a run that is in several of them counts once.
 
-    Runs of other tasks or policies are kept apart by their conditions. Of attack-free runs that
-    differ only in the room for answers, only the roomiest counts, as within one plan.
+    Runs with different tasks or policies are kept apart. If attack-free runs differ only in their
+    length limit, only the one with the highest limit counts, as within a single plan.
 
     Raises:
-        ResultsError: two files have the same run with different results, so they were made with
-            other settings or versions; or seeds of one run state different settings.
+        ResultsError: two files have different results for the same run, so they were made with
+            different settings or versions; or runs to be compared state different settings.
     """
     runs: dict[Any, tuple[str, Run]] = {}
     for name, results in found:
@@ -54,10 +54,10 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
 
 
 def pooled(found: Sequence[tuple[str, Results]]) -> list[Results]:
-    """Pool the detections of all files: add the counts of those that differ only in their seed.
+    """Pool the detections of all files, adding up the counts of files that differ only by seed.
 
     Raises:
-        ResultsError: two files have the same seed and settings with different counts.
+        ResultsError: two files have the same seed and settings but different counts.
     """
     parts: dict[str, dict[Any, tuple[str, Results]]] = {}
     for name, results in found:
@@ -77,7 +77,7 @@ def pooled(found: Sequence[tuple[str, Results]]) -> list[Results]:
 
 
 def _added(parts: Sequence[Results]) -> Results:
-    """Add up detections of several seeds."""
+    """Add up the detections of several seeds."""
     if len(parts) == 1:
         return parts[0]
     groups: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
@@ -108,9 +108,9 @@ def _added(parts: Sequence[Results]) -> Results:
 
 
 def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
-    """Require that runs with pooled seeds or compared defences differ in nothing else they state.
+    """Require that runs to be pooled or compared state the same settings.
 
-    Otherwise a guard would be measured against an attack that it never met.
+    Otherwise a guard could be measured against an attack that it never faced.
     """
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
@@ -132,12 +132,12 @@ def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
 
 
 def _figures(run: Run) -> tuple[list[float], ...]:
-    """Figures that distinguish two runs; attack-free ones all have the same attack success, 0."""
+    """Return the figures that tell runs apart; attack success is 0 in every attack-free run."""
     return run.asr, run.honest_reward, run.mean_tokens
 
 
 def _but_for_room(one: Run, other: Run) -> bool:
-    """Whether both state their settings, and these are equal except for the room."""
+    """Whether both runs state settings that differ only in the length limit."""
     left_out = (_ROOM, "malicious")
     ours, theirs = (
         {key: value for key, value in run.settings.items() if key not in left_out}

@@ -1,4 +1,4 @@
-"""Pieces of a page. Their input is hostile, so each of them escapes what it shows."""
+"""Building blocks of an HTML page. Their input may be hostile, so each escapes what it shows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _piece(piece: Piece) -> str:
 
 
 def prose(text: str) -> str:
-    """Format our own sentences, which may quote names from the file; keep numbers and units."""
+    """Format our own sentences, which may quote names from the file; keep ``%`` with its number."""
     return esc(text, limit=2000).replace(" %", "&nbsp;%")
 
 
@@ -47,13 +47,13 @@ def note(text: str) -> str:
 
 
 def figure(title: str, under: str, svg: str) -> str:
-    """Put a drawing under its title; title and caption are our own text."""
+    """Put a drawing under its title and caption; neither is escaped, so both must be our own."""
     caption = f'<h4>{title}</h4><p class="note">{under}</p>'
     return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 
 
 def shown_example(example: Example, title: str) -> str:
-    """Show a completion with its marks and its verdict."""
+    """Format a completion, with its marks and its verdict, as HTML."""
     findings = [f for f in example.verdict.findings if f.char_span]
     pieces = excerpt(example.text, example.span, [f.char_span for f in findings if f.char_span])
     pieces = [*_cut(example.left_out[0], "before"), *pieces, *_cut(example.left_out[1], "after")]
@@ -96,7 +96,7 @@ def _why(example: Example) -> str:
 
 
 def definitions(mapping: Mapping[str, object]) -> str:
-    """Format keys and values; a nested mapping goes on one line."""
+    """Format a mapping as an HTML definition list; a nested mapping goes on one line."""
     items = "".join(
         f"<dt>{esc(key)}</dt><dd>{esc(_plain(value), limit=2000)}</dd>"
         for key, value in mapping.items()

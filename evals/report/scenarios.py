@@ -1,4 +1,4 @@
-"""The runs of a results file by attack: attack-free, undefended and guarded side by side."""
+"""Groups the runs of a results file by attack: attack-free, undefended and guarded runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from grpo_guard.evals.roles import (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One attack under one set of conditions: attack-free, undefended and guarded side by side.
+    """One attack under one set of conditions: attack-free, undefended and guarded series.
 
-    ``free_under_coin`` is the attack-free series of nodes that sample under a public coin. The
-    ``name`` is the attack's, plus what distinguishes these conditions from the attack's others.
+    ``free_under_coin`` is the attack-free series of nodes that sample under a public coin. ``name``
+    is the attack's name plus any conditions that differ from its other scenarios.
     """
 
     attack: str
@@ -38,25 +38,25 @@ class Scenario:
     name: str = ""
 
     def beside(self, series: Series) -> Series | None:
-        """Return the attack-free series to compare another with; None for that series itself."""
+        """Return the attack-free series to compare ``series`` with; None for that series itself."""
         coin = self.free_under_coin if under_coin(series.defence) else None
         found = coin or self.free
         return None if series is found else found
 
     @property
     def attacked(self) -> list[Series]:
-        """The runs under attack: undefended first, then guarded."""
+        """The series under attack: undefended first, then guarded."""
         return [*([self.undefended] if self.undefended else []), *self.guarded]
 
     @property
     def series(self) -> list[Series]:
-        """All runs, those without attack first."""
+        """All series, with the attack-free ones first."""
         free = [one for one in (self.free, self.free_under_coin) if one is not None]
         return [*free, *self.attacked]
 
 
 def scenarios(results: Results) -> list[Scenario]:
-    """Group the runs by attack and conditions, in an order that does not depend on the file's."""
+    """Group the runs by attack and conditions, in an order independent of the order in the file."""
     pools: dict[tuple[str, Conditions, str], list[Run]] = defaultdict(list)
     for run in results.runs:
         pools[run.attack, conditions(run), run.defence].append(run)
@@ -81,7 +81,7 @@ def scenarios(results: Results) -> list[Scenario]:
             )
             for name in defences
         }
-        quiet = SILENT + attack.removeprefix(plain(attack))  # of the same share
+        quiet = SILENT + attack.removeprefix(plain(attack))  # the same share of malicious nodes
         free = _free("attack-free", pools, [(quiet, where, NONE), (NONE, where, NONE)])
         coin = _free("attack-free, public coin", pools, [(quiet, where, COIN)])
         undefended = None if attack_free(attack) else series.get(NONE)
@@ -95,13 +95,13 @@ def _free(
     pools: dict[tuple[str, Conditions, str], list[Run]],
     keys: Sequence[tuple[str, Conditions, str]],
 ) -> Series | None:
-    """Return the first of these series that exists, seeds in order."""
+    """Return the series of the first key that has runs; None if there is none."""
     runs = next((pools[key] for key in keys if key in pools), None)
     return Series(label, _seeds(runs)) if runs else None
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Sort the runs; a seed that occurs twice is not a second observation."""
+    """Sort the runs by seed, keeping one per seed: a repeated run is no second observation."""
     found: dict[int, Run] = {}
     for run in runs:
         found.setdefault(run.seed, run)

@@ -42,7 +42,7 @@ def headline(verdicts: Sequence[GuardVerdict]) -> str:
 
 
 def verdict_lines(verdict: GuardVerdict) -> list[tuple[str, str]]:
-    """What a guard did against each attack, such as ("held", "against text"), failures first."""
+    """Return a guard's results, such as ("held", "against text"), with failures first."""
     lines: list[tuple[str, str]] = []
     for state in (State.FAILED, State.COSTLY, State.UNDECIDED):
         for case in verdict.against(state):
@@ -75,7 +75,7 @@ def _against(cases: Sequence[Case]) -> str:
 
 
 def verdict_sentence(scenario: Scenario) -> str:
-    """State whether the attack worked and the guard stopped it; baselines are left out."""
+    """State whether the attack worked and whether the guard stopped it; skip baselines."""
     if lengthens(scenario.attack):
         return _length_sentence(scenario)
     parts = []
@@ -140,7 +140,7 @@ def _length_sentence(scenario: Scenario) -> str:
 
 
 def cost_sentence(scenario: Scenario) -> str:
-    """State what the guard rejected, and the effect on honest reward."""
+    """State what the guard rejected, and the final honest reward."""
     parts = []
     alone = scenario.guarded if len(scenario.guarded) == 1 else ()  # several have a table
     for series in alone:

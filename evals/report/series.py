@@ -12,7 +12,7 @@ from grpo_guard.evals.roles import COIN, NONE
 from grpo_guard.evals.stats import OverSeeds, Rate
 
 WINDOW = 10
-"""Iterations that count as "at the end"; a single one is too noisy to quote."""
+"""Number of iterations that count as "the end"; a single one is too noisy to quote."""
 
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, float("inf"))
@@ -20,7 +20,7 @@ END = slice(-WINDOW, None)
 
 
 class Conditions(NamedTuple):
-    """What runs must share to be pooled as seeds, apart from attack and defence."""
+    """What runs must have in common, apart from attack and defence, to be pooled over seeds."""
 
     setting: str
     models: str
@@ -36,7 +36,7 @@ def conditions(run: Run) -> Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The runs of one (attack, defence) under the same conditions: one per seed."""
+    """The runs of an (attack, defence) pair under the same conditions, one per seed."""
 
     label: str
     runs: tuple[Run, ...]
@@ -53,43 +53,43 @@ class Series:
 
     @property
     def guarded(self) -> bool:
-        """Whether a guard decides; the coin alone has none."""
+        """Whether a guard judges the completions, which a public coin alone does not."""
         return self.defence not in (NONE, COIN)
 
     @property
     def seeds(self) -> int:
-        """How many different seeds ran."""
+        """Number of distinct seeds."""
         return len({run.seed for run in self.runs})
 
     @property
     def asr(self) -> list[float]:
-        """Mean over the seeds, iteration by iteration."""
+        """Attack success in each iteration, averaged over the seeds."""
         return [point.value for point in self.asr_band]
 
     @property
     def asr_band(self) -> list[OverSeeds]:
-        """Attack success, iteration by iteration, with its interval over the seeds."""
+        """Attack success in each iteration, with its interval over the seeds."""
         return _band([run.asr for run in self.runs], SHARE)
 
     @property
     def honest_reward(self) -> list[float]:
-        """Mean over the seeds, iteration by iteration."""
+        """Honest reward in each iteration, averaged over the seeds."""
         curves = [run.honest_reward for run in self.runs]
         return [sum(values) / len(values) for values in zip(*curves, strict=False)]
 
     @property
     def length_band(self) -> list[OverSeeds]:
-        """Mean length in tokens, iteration by iteration; empty if unknown."""
+        """Mean length in tokens in each iteration, over the seeds; empty if unknown."""
         return _band([run.mean_tokens for run in self.runs], POSITIVE)
 
     def asr_in(self, rounds: slice = END) -> OverSeeds | None:
-        """Attack success per seed: the mean of some rounds, by default of the last."""
+        """Mean attack success in some rounds, by default the last `WINDOW`, over the seeds."""
         if any(not run.asr[rounds] for run in self.runs):
             return None
         return OverSeeds.of([fmean(run.asr[rounds]) for run in self.runs], SHARE)
 
     def asr_counted(self, rounds: slice = END) -> Rate | None:
-        """Share of completions that show the behaviour in these rounds; None if not countable."""
+        """Share of completions that show the attack in these rounds; None if not countable."""
         count = total = 0
         for run in self.runs:
             some = run.asr[rounds]
@@ -102,12 +102,12 @@ class Series:
 
     @property
     def reward_end(self) -> OverSeeds | None:
-        """Honest reward over the last `WINDOW` iterations, a value per seed."""
+        """Mean honest reward in the last `WINDOW` iterations, over the seeds."""
         known = [_end(run.honest_reward) for run in self.runs if run.honest_reward]
         return OverSeeds.of(known) if known else None
 
     def reward_cost(self, other: Series | None) -> OverSeeds | None:
-        """Honest reward at the end minus the other's, in shares of the other's mean.
+        """Final honest reward minus that of ``other``, as a share of the mean of ``other``.
 
         Paired by seed, since equal seeds see the same problems; None without a pair.
         """
@@ -117,7 +117,7 @@ class Series:
         return OverSeeds.of([gap / usual.value for gap in gaps])
 
     def reward_gaps(self, other: Series | None) -> list[float]:
-        """Honest reward at the end minus the other's, for each seed that both have."""
+        """Final honest reward minus that of ``other``, for each seed that both series have."""
         runs = other.runs if other else ()
         theirs = {run.seed: run.honest_reward for run in runs if run.honest_reward}
         return [
@@ -127,10 +127,11 @@ class Series:
         ]
 
     def length_ratios(self, other: Series | None) -> list[list[float]]:
-        """Ratio of mean lengths to the other's with the same seed: per seed, after each iteration.
+        """Ratios of mean length to that of ``other``: for each seed, a list by iteration.
 
-        Both are means of the last `WINDOW` iterations, since single ones are too noisy to compare;
-        the first value follows the first whole window. Seeds without a pair are left out.
+        Both lengths are means over the last `WINDOW` iterations, since single ones are too noisy to
+        compare; the first ratio is that of the first full window. Seeds without a pair are left
+        out.
         """
         theirs = {run.seed: run.mean_tokens for run in (other.runs if other else ())}
         found = []
@@ -143,12 +144,12 @@ class Series:
         return found
 
     def length_ratio_end(self, other: Series | None) -> OverSeeds | None:
-        """Ratio of mean lengths at the end, one value per seed; None without a pair."""
+        """Final ratio of mean length to that of ``other``, over the seeds; None without a pair."""
         ratios = self.length_ratios(other)
         return OverSeeds.of([values[-1] for values in ratios], POSITIVE) if ratios else None
 
     def rejected(self, kind: str) -> Rate | None:
-        """How many of ``kind`` (a field of `Counts`) were rejected, of how many submitted."""
+        """Share of submitted completions of a ``kind`` (a field of `Counts`) that were rejected."""
         if any(run.submitted is None for run in self.runs):
             return None
         count = sum(getattr(run.rejected, kind) for run in self.runs)
@@ -156,7 +157,7 @@ class Series:
 
     @property
     def accepted_poison(self) -> Rate | None:
-        """Poisoned completions that a guard accepted: neither rejected nor abstained on."""
+        """Share of poisoned completions that a guard neither rejected nor abstained on."""
         count = total = 0
         for run in self.runs:
             unsure = run.abstained_poisoned
@@ -168,7 +169,7 @@ class Series:
 
     @property
     def abstained(self) -> Rate | None:
-        """Abstentions among all completions, honest or not."""
+        """Share of abstentions among all completions, honest or not."""
         count = total = 0
         for run in self.runs:
             if run.submitted is None or run.abstained is None:
@@ -179,7 +180,7 @@ class Series:
 
     @property
     def held_out(self) -> Rate | None:
-        """Right answers to problems that no run trains on."""
+        """Share of right answers to held-out problems, which no run trains on."""
         known = [run.held_out for run in self.runs if run.held_out is not None]
         if len(known) < len(self.runs):
             return None
@@ -187,7 +188,7 @@ class Series:
 
     @property
     def guard_cost(self) -> tuple[float, float] | None:
-        """Seconds of guard per iteration, and their share of the total; None if not timed."""
+        """The guard's seconds per iteration, and its share of the run's time; None if not timed."""
         timed = [(run.guard_seconds, run.seconds) for run in self.runs]
         guard = sum(mine or 0.0 for mine, _ in timed)
         whole = sum(all_of_it or 0.0 for _, all_of_it in timed)
@@ -198,12 +199,12 @@ class Series:
 
     @property
     def excluded_in(self) -> list[int]:
-        """For each run in which a node was excluded, the iteration of the first exclusion."""
+        """The iteration of the first exclusion, for each run in which a node was excluded."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
 
 
 def _band(curves: Sequence[Sequence[float]], within: tuple[float, float]) -> list[OverSeeds]:
-    """Pool iteration by iteration, as far as all curves go."""
+    """Pool the curves iteration by iteration, up to the end of the shortest."""
     return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
 
 

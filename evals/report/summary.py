@@ -15,10 +15,10 @@ Figures: TypeAlias = dict[str, Rate | OverSeeds | None]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """Return a row per series and metric in `Summary`'s form; skip figures that do not apply.
+    """Return a row per series and metric, in the form of `Summary`; skip metrics without a value.
 
-    Means over seeds have Student's t interval, from two seeds on; shares of completions have
-    Wilson's. ``n`` counts what ``over`` names.
+    Means over two or more seeds have Student's t interval; shares of completions have Wilson's.
+    ``n`` counts the unit that ``over`` names.
     """
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str, int]] = set()
@@ -38,7 +38,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def _of_swarm(series: Series, free: Series | None) -> Figures:
-    """Figures on rewards, accuracy and lengths, and on attack success if there is an attack."""
+    """Compute figures on rewards, accuracy and lengths, and on the attack if there is one."""
     ratios = series.length_ratios(free)
     tokens = [fmean(run.mean_tokens[-WINDOW:]) for run in series.runs if run.mean_tokens]
     figures: Figures = {
@@ -62,7 +62,7 @@ def _of_swarm(series: Series, free: Series | None) -> Figures:
 
 
 def _of_guard(series: Series) -> Figures:
-    """Figures on a guard's rejections and its share of the time."""
+    """Compute figures on a guard's rejections and its share of the time."""
     if not series.guarded:
         return {}
     shares = [(run.guard_seconds or 0.0) / run.seconds for run in series.runs if run.seconds]

@@ -1,4 +1,4 @@
-"""The report's part for training runs: which guards held, what attacks achieved, what it cost."""
+"""The report's section on training runs: which guards held, what attacks achieved, and the cost."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from grpo_guard.evals.roles import under_test
 from grpo_guard.evals.stats import percent
 
 _CLASSES: Final = {State.HELD: "good", State.FAILED: "bad", State.COSTLY: "bad"}
-# How many of each series; mistakes come first. One right rejection is shown, so that the attack can
-# be seen.
+# Kind -> (number per series, title); mistakes come first. One correct rejection is included to show
+# what the attack looks like.
 _EXAMPLES: Final = {
     ACCEPTED_POISON: (2, "Poison that {guard} accepted"),
     REJECTED_CORRECT: (2, "A right answer that {guard} rejected"),
@@ -50,7 +50,7 @@ _MOST_EXAMPLES: Final = 24
 
 
 def swarms_section(found: Sequence[Scenario]) -> str:
-    """Return everything about training runs."""
+    """Return the whole section on training runs."""
     alone = len(found) == 1
     parts = [_verdicts(found)]
     if cost := cost_sentence(found[0]) if alone else "":
@@ -149,7 +149,7 @@ def _whole_tables(scenario: Scenario) -> str:
 
 
 def _honest_work(found: Sequence[Scenario]) -> str:
-    """Return the table for several attacks."""
+    """Return the table of honest reward and accuracy for several attacks."""
     remark = (
         "Honest reward at the end against the attack-free run, in % of it: mean over the "
         "seeds with its 95 % interval over them, and whether that settles the cost to "
@@ -189,7 +189,7 @@ def _examples(found: Sequence[Scenario]) -> str:
 
 
 def _of(kind: str, series: Series, name: str) -> list[str]:
-    """Show a series' last ones: what passes at the end is more telling than at the start."""
+    """Show a series' last examples: what passes at the end is more telling than at the start."""
     most, title = _EXAMPLES[kind]
     examples = [one for run in series.runs for one in run.examples if one.kind == kind]
     guard = "the guard" if series.label == "guarded" else series.label

@@ -1,4 +1,4 @@
-"""One table for several outputs: page, terminal, Markdown, or aligned text.
+"""A table with several output formats: HTML, terminal, Markdown, or aligned text.
 
 The content of a cell may be hostile: each output names hidden characters and escapes anything that
 it would treat as markup.
@@ -22,19 +22,19 @@ from grpo_guard.evals.stats import OverSeeds, Rate
 
 DASH: Final = "–"
 WIDE: Final = 7
-"""Columns of a table that a page of a document has room for."""
+"""Maximum number of columns that fit a page of a document."""
 NARROW: Final = 6
-"""Columns for which 80 characters of a terminal are enough."""
+"""Maximum number of columns to show on a terminal 80 characters wide."""
 _GAP: Final = 2
 """Spaces between two columns."""
 _LONGEST_WORD: Final = 24
 KEYS: Final = 2
-"""Columns that identify a row."""
+"""Number of leading columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A figure with its details, and its severity: from 0, as it should be, to 3."""
+    """A figure with details, and a severity ``level`` from 0 (as it should be) to 3."""
 
     text: str
     detail: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ Cell: TypeAlias = str | Rate | Shade
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names and rows, formatted on output."""
+    """Column names and rows of a table, which are formatted on output."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -84,7 +84,7 @@ class Table:
         return shown
 
     def narrow(self, room: int = 80) -> Table:
-        """The first columns, as many as fit a terminal of ``room`` characters; at most `NARROW`."""
+        """Keep the first columns: as many as fit ``room`` characters, and at most `NARROW`."""
         used, kept = -_GAP, 0
         for least, _ in self._column_sizes()[:NARROW]:
             used += least + _GAP
@@ -96,7 +96,7 @@ class Table:
         return Table(self.header[:kept], [row[:kept] for row in self.rows])
 
     def _widths(self, room: int) -> list[int]:
-        """Width of each column: its longest word at least, its longest line at most."""
+        """Return the width of each column, between its longest word and its longest line."""
         sizes = self._column_sizes()
         widths = [least for least, _ in sizes]
         left = room - sum(widths) - _GAP * (len(widths) - 1)
@@ -110,7 +110,7 @@ class Table:
         return widths
 
     def _column_sizes(self) -> list[tuple[int, int]]:
-        """(longest word, longest line) of each column, in characters of a terminal."""
+        """Return the (longest word, longest line) of each column, in terminal characters."""
         sizes = []
         for number, name in enumerate(self.header):
             lines = [visible(name)]
@@ -123,7 +123,7 @@ class Table:
         return sizes
 
     def markdown(self) -> str:
-        """Format for a document; a wide table is split, repeating the first columns."""
+        """Format as Markdown; a wide table is split, and each part repeats the first columns."""
         return "\n".join(part._markdown() for part in self._parts())
 
     def _parts(self) -> Iterator[Table]:
@@ -158,7 +158,7 @@ class Table:
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """Print a table: as wide as a terminal is, elsewhere with each row on one line."""
+    """Print a table: fitted to the width of a terminal, or elsewhere with one line per row."""
     if console.is_terminal:
         console.print(table.rich(title, console.width))
         return
@@ -167,7 +167,7 @@ def print_table(console: Console, table: Table, title: str | None = None) -> Non
 
 
 def level(value: float, limits: Sequence[float]) -> int:
-    """Count the rising limits that a value exceeds: the shade of its cell."""
+    """Return the shade of a cell: how many of the ascending ``limits`` its value exceeds."""
     return sum(value > limit for limit in limits)
 
 
@@ -183,7 +183,7 @@ def seeds_cell(
 def rate_cell(
     rate: Rate | None, *more: str, limits: Sequence[float] = (), missed: bool = False
 ) -> Cell:
-    """Format a share with count and interval, shaded by its own value, or by what it ``missed``."""
+    """Format a rate with count and interval; shade it by its value or, if ``missed``, the rest."""
     if rate is None or rate.value is None:
         return DASH
     shade = level(1 - rate.value if missed else rate.value, limits) if limits else None

@@ -1,1 +1,1 @@
-"""Run Python programs of strangers in processes that the kernel confines."""
+"""Runs strangers' Python programs in processes that the kernel confines."""

@@ -1,4 +1,4 @@
-"""A program's limits and its result."""
+"""The limits of a sandboxed program, and its result."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ much. ``killed``: ended by a signal, such as a crash of the interpreter."""
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one program ended.
+    """The result of one program.
 
     Args:
-        status: See `Status`.
-        stdout: Its output, at most the limit; bytes that are not UTF-8 are replaced.
-        seconds: Wall-clock time, without waiting for a free server.
+        status: How the program ended; see `Status`.
+        stdout: Its standard output, cut at the limit; bytes that are not UTF-8 are replaced.
+        seconds: Wall-clock time, not counting the wait for a free server.
     """
 
     status: Status
@@ -31,15 +31,15 @@ class Limits:
     """Limits of one program.
 
     Args:
-        cpu_seconds: Processor time; whole seconds, as the kernel counts them.
-        wall_seconds: Time until it is killed, however idle; well above ``cpu_seconds``, so that a
-            busy machine does not decide the result.
-        memory_bytes: Address space beyond what the interpreter has when it starts.
-        output_bytes: Size of standard output.
-        source_bytes: Size of the program and the modules that go with it, as JSON.
+        cpu_seconds: Maximum processor time; whole seconds, as the kernel counts them.
+        wall_seconds: Wall-clock time until an idle program is killed, too; well above
+            ``cpu_seconds``, so that a busy machine does not decide the result.
+        memory_bytes: Maximum address space beyond what the interpreter has when it starts.
+        output_bytes: Maximum size of standard output.
+        source_bytes: Maximum size of the program and the modules that go with it, as JSON.
 
     Raises:
-        ValueError: one of them is not positive.
+        ValueError: a limit is not positive, or ``cpu_seconds`` is not whole.
     """
 
     cpu_seconds: int = 2
@@ -49,7 +49,7 @@ class Limits:
     source_bytes: int = 256 << 10
 
     def __post_init__(self) -> None:
-        """Refuse limits that would allow nothing."""
+        """Refuse limits that would not let any program run."""
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:

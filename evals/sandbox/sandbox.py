@@ -1,4 +1,4 @@
-"""Run untrusted Python and get its output and nothing else.
+"""Runs untrusted Python programs and returns nothing but their output.
 
 The kernel is the boundary, not the interpreter: nothing here relies on emptied builtins or on
 scanning the source. `docs/sandbox.md` lists what contains what, and on which systems.
@@ -30,7 +30,7 @@ LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 
 
 class SandboxUnavailableError(RuntimeError):
-    """This system cannot contain a program, or the servers do not start; the text says why."""
+    """This system cannot contain a program, or no server can be started; the text says why."""
 
 
 class Sandbox:
@@ -46,10 +46,10 @@ class Sandbox:
             source runs with the program, under the same limits, regardless of its author.
         preload: Installed packages that programs may import, such as ``numpy``. Trusted: they are
             imported before anything is locked. Anything they import later will not be found.
-        workers: How many programs may run at the same time.
+        workers: Maximum number of programs that run at the same time.
         allow_weak: Run even if the kernel cannot contain a program, with only resource limits and
             a separate process, which stop accidents but not an attacker.
-        layers: Which layers to try; for tests of each wall on its own.
+        layers: Which layers to try, so that tests can check each wall on its own.
 
     Raises:
         ValueError: a module's name is not an identifier, a layer is unknown, or ``workers`` < 1.
@@ -83,7 +83,7 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
-        """Pickle without servers: a copy in another process starts its own."""
+        """Pickle without the servers: a copy in another process starts servers of its own."""
         again = partial(
             Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,
             workers=self._workers, allow_weak=self._allow_weak, layers=self._layers,
@@ -99,10 +99,10 @@ class Sandbox:
         self.close()
 
     def require(self) -> dict[str, str]:
-        """Start a server and have a locked child of it try the ways out; return each layer's state.
+        """Start a server and let a locked child try all ways out; return the state of each layer.
 
         Raises:
-            SandboxUnavailableError: a way is open and weak containment was not requested.
+            SandboxUnavailableError: a way out is open and weak containment was not requested.
         """
         with self._server() as server:
             return dict(server.layers)
@@ -121,8 +121,8 @@ class Sandbox:
             try:
                 ended = server.run(request, self.limits.output_bytes)
             except ServerGoneError:
-                # If a program ever brings a server down, it gets nothing; the next run starts
-                # another server, and raises if that is impossible.
+                # If a program ever brings a server down, it gains nothing: the next run starts
+                # another server, or raises if that is impossible.
                 ended = Ended(-int(signal.SIGKILL), False, 0.0, b"")
             seconds = time.monotonic() - started
         output = ended.output[: self.limits.output_bytes].decode("utf-8", "replace")
@@ -153,7 +153,7 @@ class Sandbox:
             try:
                 yield server
             except BaseException:
-                server.close()  # interrupted before the answer, which the next run would get
+                server.close()  # interrupted before the answer, which the next run would read
                 raise
             if server.usable:
                 self._idle.append(server)

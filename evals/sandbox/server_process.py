@@ -1,4 +1,4 @@
-"""The parent's side of one fork-server: start it, send it programs, read their output."""
+"""The parent's side of a fork-server: starts the server, sends programs and reads their output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ended:
         code: Exit code, or minus the number of the signal.
         timed_out: Killed because its wall-clock time was up.
         cpu: Seconds of processor time.
-        output: Its output, at most one byte beyond the limit.
+        output: The program's output, at most one byte beyond the limit.
     """
 
     code: int
@@ -58,7 +58,7 @@ class ServerProcess:
     """One fork-server; runs one program at a time.
 
     Raises:
-        ServerGoneError: it could not be started.
+        ServerGoneError: the server could not be started.
     """
 
     def __init__(self, config: Config) -> None:
@@ -90,9 +90,9 @@ class ServerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether it still runs and was started by this process, not by one it was forked from.
+        """Whether the server still runs and was started by this process, not by a forking parent.
 
-        Two processes that share one socket would get each other's results.
+        Two processes sharing one socket would get each other's results.
         """
         return self._owner == os.getpid() and self._process.poll() is None
 
@@ -169,7 +169,7 @@ class ServerProcess:
 
 
 class _Exchange:
-    """The transfer of the source to the program and of its output back."""
+    """Transfers the source to the program, and the program's output back."""
 
     def __init__(self, request: bytes, source: FileIO, output: FileIO, most: int) -> None:
         self.output = bytearray()
@@ -196,14 +196,14 @@ class _Exchange:
             ready.unregister(self._read)
 
     def _send(self) -> bool:
-        """Send a part; return whether there is more to send."""
+        """Send a part of the request; return whether there is more to send."""
         with contextlib.suppress(BrokenPipeError):
             self._request = self._request[self._source.write(self._request) or 0 :]
             return len(self._request) > 0
         return False
 
     def _receive(self) -> bool:
-        """Receive a part; return whether there may be more."""
+        """Receive a part of the output; return whether there may be more."""
         part = self._read.read(min(_CHUNK, self._most + 1 - len(self.output)))
         if part is None:  # nothing yet
             return True
@@ -219,6 +219,6 @@ class _Exchange:
 
 
 def _pipe() -> tuple[FileIO, FileIO]:
-    """Make a pipe: the end to read from and the end to write to."""
+    """Open a pipe; return its read end and its write end."""
     out, into = os.pipe()
     return FileIO(out, "r"), FileIO(into, "w")

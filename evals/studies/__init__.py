@@ -1,1 +1,1 @@
-"""How published figures were computed: (rows, verifier) to counts; not in the wheel."""
+"""Programs that computed the published figures, from rows and a verifier; not in the wheel."""

@@ -1,10 +1,10 @@
-"""How bets at announced places affect honest nodes and MATH, and what false sums cost.
+"""The effect of bets at announced places on honest nodes and MATH, and the cost of `false_sums`.
 
     python -m grpo_guard.evals.studies.announced [--policy FOLDER] [-o FILE]
 
-A node sends four completions per round. Honest ones are drawn from the policy once, and each node's
-rounds are assembled from them without using one twice. The attacker's rounds are those of the
-swarm: two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
+A node sends four completions per round. Honest completions are drawn from the policy once, and each
+node's rounds are assembled from them without repeats. The attacker's rounds are as in the swarm:
+two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ A_ROUND: Final = 4
 POISONED: Final = 2
 GROUP: Final = 4
 AT_ONCE: Final = 64
-"""Prompts that are sampled and scored together."""
+"""Number of prompts that are sampled and scored together."""
 
 Sent: TypeAlias = tuple[Answer, PlaceBets]
 
@@ -109,7 +109,7 @@ def _nodes(
     nodes: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Count nodes convicted in some round, and those convicted by the bets at places alone."""
+    """Count the nodes convicted by some round, and those convicted by the bets at places alone."""
     threshold, first = log_threshold(ALPHA), list[int]()
     alone = 0
     for number in range(nodes):
@@ -144,7 +144,7 @@ def _means(sent: Sequence[Sent]) -> dict[str, float]:
 def _false_sums(
     drawn: Sequence[tuple[Problem, Completion]], forged: Sequence[Completion], task: WordProblems
 ) -> dict[str, Any]:
-    """Rejections of honest answers, by whether another reader finds a false equation in them."""
+    """Count rejections of honest answers, by whether another parser finds a false equation."""
     check = FalseSumsVerifier()
     verdicts = check.verify([completion for _, completion in drawn])
     found = {(false, right): [0, 0] for false in (True, False) for right in (True, False)}

@@ -1,12 +1,12 @@
-"""How long a trainer waits for a review if texts are read as they arrive (`Guard.read_early`).
+"""The time a trainer waits for a review if texts are read as they arrive (`Guard.read_early`).
 
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
 Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
-equal intervals, and the review begins when the last one is there. `presets.different_weights`
-reviews them, with and without reading early, in this process and in worker processes that were
-started before. Rounds alternate between these forms, each with a new guard; ratios are taken within
-a round, and the verdicts of all forms are compared.
+equal intervals, and the review begins when the last trace is there. `presets.different_weights`
+reviews the traces, with and without reading early, in this process and in worker processes started
+beforehand. Rounds alternate between these forms, each with a new guard; ratios are taken within a
+round, and the verdicts of all forms are compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from grpo_guard.evals.studies.workers import GROUP, TRACE, ends, traces, untimed
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One review by a new guard: the seconds that it took, the share of the texts that had been
-    read before, and the verdicts."""
+    """One review by a new guard: the seconds waited for it, the share of the texts that had been
+    read early, and the verdicts."""
 
     wait: float
     early: float
@@ -36,10 +36,10 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """Review rows that arrive over some seconds with a new guard; ``early``: read them on
-    arrival."""
+    """Review rows that arrive over some seconds with a new guard, reading them on arrival if
+    ``early``."""
     guard = presets.different_weights(workers=workers)
-    guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
+    guard.review(rows[: GROUP * max(1, workers)])  # so that each process has done its one-time work
     begun = time.monotonic()
     for i, row in enumerate(rows):
         time.sleep(max(0.0, begun + seconds * i / max(1, len(rows) - 1) - time.monotonic()))
@@ -55,7 +55,7 @@ def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: b
 def compared(
     rows: Sequence[Completion], seconds: float, rounds: int, workers: int
 ) -> dict[str, Any]:
-    """The wait with and without reading early over all rounds, and their ratio within rounds."""
+    """Compare the waits with and without reading early, over all rounds and within each round."""
     found: dict[bool, list[Pass]] = {False: [], True: []}
     for turn in range(rounds):
         for early in found:

@@ -1,4 +1,4 @@
-"""Text corpora of the studies, each question on one side of a split that ignores its content.
+"""Text corpora of the studies, with questions split into two sides regardless of their content.
 
 Rules are tuned on the "tune" side and reported on the "held" side.
 """
@@ -19,7 +19,7 @@ MODERN: Final = ("math", "min", "oly")
 
 
 def side(prompt: str) -> Literal["tune", "held"]:
-    """Return a question's side: the first bit of its SHA-256."""
+    """Return a question's side of the split, by the first bit of its SHA-256."""
     return "tune" if hashlib.sha256(prompt.encode()).digest()[0] < 128 else "held"
 
 

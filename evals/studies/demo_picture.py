@@ -1,4 +1,4 @@
-"""The picture of the demo in README: attack success by iteration, with the guard and without.
+"""The README's picture of the demo: attack success by iteration, with and without the guard.
 
     python -m grpo_guard.evals.studies.demo_picture
 

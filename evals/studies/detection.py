@@ -2,8 +2,8 @@
 
     python -m grpo_guard.evals.studies.detection --data train.jsonl
 
-Each writes one file to ``docs/results/``. Completions are kept under ``.measure/``, so that an
-interrupted run continues; delete that folder to measure from nothing.
+Each measurement writes one file to ``docs/results/``. Completions are kept under ``.measure/``, so
+that an interrupted run continues; delete that folder to measure from scratch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _BOTH: Final = DetectConfig(
 )
 MEASUREMENTS: Final = {
     "detect-smollm2-gsm8k": _BOTH,
-    # Honest work only: does the number format of the sender's machine cost it its reward?
+    # Honest work only: does the number format of a sender's machine cost honest work its reward?
     "detect-smollm2-gsm8k-bf16": replace(
         _BOTH, n=40, dtype="bfloat16", attacks=(), profiles=("bfloat16",), control_count=0
     ),
 }
-"""By the file that is written. ``dtype`` applies to sampling; all are scored in float32."""
+"""Measurements by the file they write. ``dtype`` applies to sampling; scoring is in float32."""
 
 
 def measure(name: str, config: DetectConfig) -> Path:
@@ -64,7 +64,7 @@ def measure(name: str, config: DetectConfig) -> Path:
 
 
 def _other(config: DetectConfig) -> OtherModel | None:
-    """Another model's solutions, if they are next to GSM8K."""
+    """Return a loader of another model's solutions, if their file is next to GSM8K."""
     path = config.data.parent / solutions.MODELS if config.data else None
     if path is None or not path.is_file():
         return None

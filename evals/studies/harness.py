@@ -1,9 +1,9 @@
-"""What all studies share: (rows, verifier) -> counts with intervals, printed and written alike.
+"""Common parts of all studies: counts with intervals, which are printed and written the same way.
 
 A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; figures on
-verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of such figures under
-``"kind"``, ``"command"``, ``"versions"``, ``"seconds"`` and ``"date"``. Nothing here raises for a
-figure without observations: its interval is the whole of [0, 1].
+verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of such figures after
+``"kind"``, ``"command"``, ``"versions"``, ``"seconds"`` and ``"date"``. A figure without
+observations raises no error: its interval is all of [0, 1].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grpo_guard.evals.stats import Rate
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path(".measure")
-"""Where the slow studies keep their samples, so that an interrupted one continues."""
+"""Folder in which slow studies keep their samples, so that an interrupted study continues."""
 
 Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -37,7 +37,7 @@ def rate(hits: int, total: int) -> dict[str, Any]:
 
 
 def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Count the rejections among verdicts, the abstentions, and the kinds of first findings."""
+    """Count the rejections among verdicts, the abstentions, and the kinds of the first findings."""
     kinds = Counter(v.findings[0].kind for v in verdicts if v.rejected and v.findings)
     found = rate(sum(v.rejected for v in verdicts), len(verdicts))
     return found | {"abstained": sum(v.abstained for v in verdicts), "kinds": dict(kinds)}
@@ -46,7 +46,7 @@ def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 def verify(
     verifier: CompletionVerifier, rows: Sequence[Completion], at_once: int = 0
 ) -> list[Verdict]:
-    """Return verdicts on all rows, ``at_once`` per batch; 0 = all of them in one."""
+    """Return the verdicts on all rows, with ``at_once`` rows per batch, or one batch if it is 0."""
     step = at_once or max(1, len(rows))
     return [v for i in range(0, len(rows), step) for v in verifier.verify(rows[i : i + step])]
 
@@ -54,14 +54,14 @@ def verify(
 def process_memory(field: str, pid: int | str = "self") -> int:
     """Return a memory figure of a process, such as ``VmRSS``, in bytes; on Linux only.
 
-    The peak is ``VmHWM``. ``ru_maxrss`` is not, because a new process inherits it from its parent.
+    Use ``VmHWM`` for the peak, not ``ru_maxrss``, which a new process inherits from its parent.
     """
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def say(what: str, done: int, wanted: int) -> None:
-    """Report progress on standard error, since standard output has only the figures."""
+    """Report progress on standard error, since standard output is for the figures alone."""
     print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)
 
 
@@ -82,10 +82,10 @@ def study(
     Ends the process with a message if data or a model cannot be read.
 
     Args:
-        kind: The study's name, for its file.
-        measure: Takes the options by name; returns the tree of figures.
+        kind: The study's name, written to its file.
+        measure: Function that takes the options by name and returns the tree of figures.
         options: Options of this study; ``-o FILE`` is added.
-        out: The file unless ``-o`` names one; None = only print.
+        out: File to write unless ``-o`` names another; None to only print the figures.
         arguments: The command's arguments; by default those of the process.
     """
     module = sys.modules[measure.__module__]
@@ -116,7 +116,7 @@ def study(
 
 
 def lines(figures: Any, path: str = "") -> Iterator[str]:
-    """Yield one line per figure; texts and long lists are only in the file."""
+    """Yield one line per figure, without texts and lists of numbers, which only the file has."""
     if isinstance(figures, dict) and {"hits", "total", "low", "high"} <= figures.keys():
         share = f"({figures['low']:.2%} to {figures['high']:.2%})"
         more = {k: v for k, v in figures.items() if k in ("abstained", "kinds") and v}
@@ -133,7 +133,7 @@ def lines(figures: Any, path: str = "") -> Iterator[str]:
 
 
 def _changed_options(parser: argparse.ArgumentParser, chosen: dict[str, Any]) -> Iterator[str]:
-    """Yield the options that differ from their defaults; local paths only by their kind."""
+    """Yield the options that differ from their defaults, with placeholders for local paths."""
     for action in parser._actions:
         value = chosen.get(action.dest)
         if value in (None, False, action.default):

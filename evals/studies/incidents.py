@@ -1,8 +1,8 @@
-"""What each preset makes of the four attacks that were made on a public run.
+"""The presets' response to the four attacks that were made on a public run.
 
     python -m grpo_guard.evals.studies.incidents [--rounds N] [-o FILE]
 
-Small swarms, one for each preset and attack. An interrupted plan continues.
+Plays small swarms, one for each preset and attack. An interrupted plan continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATTACKS: Final = ("token_split", "cap_forcing", "eos_padding", "reward_selection
 DEFENCES: Final = ("none", "same_weights", "homogeneous", "heterogeneous")
 FAILURES_ONLY: Final = "preset:failures_only"
 JUDGED: Final = "preset: judged\nbackend: shipped\n"
-"""With the judge that ships, which knows the answers of this policy alone."""
+"""Guard file with the shipped judge, which was trained only on answers like this policy's."""
 
 
 def measure(rounds: int, folder: Path) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Which nodes the ledger detects, and which it accuses wrongly.
+"""Detection rate and wrong accusations of the ledger.
 
 ``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000`` only the cost of
 the same number of records from that many nodes and from eight (`ledger_scale`).
 
-Swarms of nodes whose completions are rejected at given rates, round by round. Horizontal: 8 prompts
-of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own 12 times.
-A round is judged two rounds later; found means that the verdict is hard by then.
+Simulates swarms of nodes whose completions are rejected at given rates, round by round. Horizontal:
+8 prompts of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own
+12 times. A round is judged two rounds later; a node counts as found if its verdict is hard by then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHUNK = 2_000
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-# Shape [nodes] of rejection rates in a round.
+# Called with the number of a round; returns each node's rejection rate, shape [nodes].
 Rates = Callable[[int], Sequence[float]]
 
 
@@ -41,13 +41,13 @@ class Scenario:
     """One kind of swarm.
 
     Args:
-        name: For the table.
+        name: Name in the table.
         rates: Rejection rate of every node, by round.
-        bad: Nodes that poison; the others are honest.
+        bad: Numbers of the nodes that poison; the others are honest.
         rounds: Number of rounds.
-        vertical: Nodes answer prompts of their own.
-        odd: Chance that a prompt has all its answers rejected.
-        most_swarms: Most swarms to play; with many accusations each costs the ledger's arithmetic.
+        vertical: Whether nodes answer prompts of their own.
+        odd: Chance that all answers to a prompt are rejected.
+        most_swarms: Maximum number of swarms to play, since every accusation costs computation.
     """
 
     name: str
@@ -60,27 +60,27 @@ class Scenario:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self.rates(0))
 
 
 def poisoned(honest: float, every: float, caught: float = 1.0) -> float:
-    """Rejection rate of a node that poisons one in ``every`` completions."""
+    """Return the rejection rate of a node that poisons one in ``every`` completions."""
     return honest + (1 - honest) * caught / every
 
 
 def steady(*rates: float) -> Rates:
-    """The same in every round."""
+    """Return rates that are the same in every round."""
     return lambda t: rates
 
 
 def three(honest: float, other: float) -> Rates:
-    """Three honest nodes and another one."""
+    """Return the steady rates of three honest nodes and one other node."""
     return steady(honest, honest, honest, other)
 
 
 def honest_scenarios() -> Iterator[Scenario]:
-    """Yield swarms in which the nodes declared honest must not be accused."""
+    """Yield swarms in which no honest node may be accused."""
     for share in (0.0, 0.001, 0.01, 0.03):
         yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
     yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
@@ -92,7 +92,7 @@ def honest_scenarios() -> Iterator[Scenario]:
 
 
 def poison_scenarios() -> Iterator[Scenario]:
-    """Swarms with a node that poisons; 60 rounds unless said otherwise."""
+    """Yield swarms in which some nodes poison."""
     for honest in (0.001, 0.03):
         for caught in (1.0, 0.5):
             name = f"1 in 12, caught {caught:.0%}, honest {honest:.1%}"
@@ -103,7 +103,7 @@ def poison_scenarios() -> Iterator[Scenario]:
 
 
 def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rejected and held completions, shape [rounds, swarms, nodes] each."""
+    """Draw the numbers of rejected and held completions, shape [rounds, swarms, nodes] each."""
     nodes = scenario.nodes
     # Independent completions need no prompts.
     shared = PER_NODE // 3 if scenario.odd else 1
@@ -120,10 +120,10 @@ def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tup
 
 
 def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
-    """Where evidence may have reached ``level``: an upper bound of it, for all swarms at once.
+    """Return where evidence may have reached ``level``, by an upper bound, for all swarms at once.
 
-    The ledger takes the worst peers for each beginning and bet; a fixed choice of peers for all of
-    them gives no less. Neighbours are tried, and nothing is forgotten.
+    The ledger takes the worst peers for each beginning and bet, so a fixed choice of peers for all
+    of them gives no less evidence. Sets of neighbouring nodes are tried, and no evidence decays.
     """
     rounds, swarms, nodes = rejected.shape
     honest = honest_peers(nodes - 1, HOSTILE)
@@ -147,17 +147,17 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
             wealth *= of_theirs[from_peers]
             wealth *= (of_mine[held[t, :, i]] * np.exp(honest * price))[:, None]
             np.minimum(wealth, 1e200, out=wealth)
-            rising = np.flatnonzero(held[t, :, i])  # evidence only rises by a rejection
+            rising = np.flatnonzero(held[t, :, i])  # evidence rises only with a rejection
             total = wealth[rising] @ np.array(WEIGHTS)
             found[t, rising, i] = total.min(axis=1) >= np.exp(level)
     return found
 
 
 def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64]:
-    """Round in which each node's evidence reached ``level`` first, inf where never.
+    """Return the round in which each node's evidence first reached ``level``, or inf if it did not.
 
-    The evidence itself is computed by the ledger's own code, in the rounds where it may have.
-    Shape [swarms, nodes].
+    The ledger's own code computes the evidence, in the rounds that `possible` returns. The result
+    has shape [swarms, nodes].
     """
     rounds, swarms, nodes = rejected.shape
     may = possible(rejected, held, level)
@@ -181,7 +181,7 @@ def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64
 
 
 def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
-    """How many swarms ever see an honest node found hard."""
+    """Count the swarms in which an honest node is ever convicted (a hard verdict)."""
     rng = np.random.default_rng(seed)
     level = threshold(scenario.nodes - 1, ALPHA)
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
@@ -193,10 +193,10 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
 
 
 def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
-    """How many poisoning nodes are hard within 30 rounds, and when."""
+    """Count the poisoning nodes that are convicted within 30 rounds or ever, and when."""
     rng = np.random.default_rng(seed)
     found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
-    # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
+    # Round t is judged when round t + 2 begins, by which time t + 3 rounds have begun.
     known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())
@@ -214,7 +214,7 @@ def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
 def measure(
     swarms: int, poisoned: int, nodes: int = 0, records: int = 0, rounds: int = 0
 ) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     if nodes:
         return scale(nodes, records, rounds)
     honest, hostile = list(honest_scenarios()), list(poison_scenarios())

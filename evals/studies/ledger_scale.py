@@ -1,7 +1,7 @@
-"""What the ledger costs with many nodes: time per record, memory, bytes on disk.
+"""The cost of the ledger with many nodes: time per record, memory, and bytes on disk.
 
-Each measurement runs in a process of its own, since memory that was freed is not given back at
-once. Seconds are of the process's own work, on whatever machine and load it runs.
+Each measurement runs in a process of its own, since freed memory is not returned at once. Seconds
+are CPU seconds of that process, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ T = TypeVar("T")
 
 
 def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
-    """Rounds through `EvidenceLedger.record`, in batches of `BATCH`, one in 1,000 rejected.
+    """Measure `EvidenceLedger.record` over rounds in batches of `BATCH`, one in 1,000 rejected.
 
     Args:
-        nodes: Names.
-        each: Completions of a node in a round.
-        rounds: The first two close nothing, so that the last shows what a round costs.
+        nodes: Number of nodes.
+        each: Number of completions of a node per round.
+        rounds: Number of rounds; the first two close no round, so only the last shows the cost.
     """
     return _alone(_recorded, nodes, each, rounds)
 
 
 def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
-    """Measure the evidence alone, in memory, for rounds of 10 completions a node.
+    """Measure the evidence alone, in memory, for rounds of 10 completions per node.
 
-    One node in 100 is rejected, and ``present`` is the share of the nodes that send work in a
-    round, drawn anew each round.
+    One node in 100 has a completion rejected. ``present`` is the share of the nodes that send work
+    in a round, drawn anew for each round.
     """
     return _alone(_compared, nodes, rounds, present)
 
 
 def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
-    """Record as many completions of many nodes as of few; return both times and their ratio."""
+    """Record equally many completions from many nodes and from few; return both and their ratio."""
     few = recorded(FEW, max(1, records // FEW), rounds)
     many = recorded(nodes, max(1, records // nodes), rounds)
     last = "microseconds_per_record_in_last_round"

@@ -1,10 +1,10 @@
-"""What scaling by length costs a swarm without an attacker.
+"""The cost of scaling rewards by length in a swarm without an attacker.
 
     python -m grpo_guard.evals.studies.length_cost [--policy FOLDER] [-o FILE]
 
-Four nodes hold the bundled policy, or the one in FOLDER, and train. Among right answers it measures
-the mean factor, how many are scaled and how many have nothing left: under the preset unchanged,
-with ``length=True``, and with tolerances of single completions, with and without names of nodes.
+Four nodes train the bundled policy, or the one in FOLDER. For right answers, the study measures the
+mean factor, how many are scaled and how many keep no reward: under the preset unchanged, with
+``length=True`` (with and without names of nodes), and with several tolerances.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import RESULTS, option, say, study
 
 Round: TypeAlias = list[tuple[Completion, bool]]
-"""Completions, and whether they are right."""
+"""The completions of a round, each with whether its answer is right."""
 TOLERANCES: Final = (0.5, 1.0, 3.0)
 
 
 class _Cost:
-    """What one guard costs right answers."""
+    """The factors by which one guard scales right answers."""
 
     def __init__(self, **options: Any) -> None:
         self.guard = presets.different_weights(**options)
@@ -48,7 +48,7 @@ class _Cost:
 
 
 def cost(rounds: Iterable[Round]) -> dict[str, Any]:
-    """Figures of each guard over the rounds, in order."""
+    """Compute the figures of each guard over the rounds, which are taken in order."""
     guards = {"as it comes": _Cost(), "length=True": _Cost(length=True)}
     for tolerance in TOLERANCES:
         scaling = LengthScaling(tolerance=tolerance)
@@ -63,7 +63,7 @@ def cost(rounds: Iterable[Round]) -> dict[str, Any]:
 
 
 def played(policy: Path | None, rounds: int, prompts: int) -> Iterable[Round]:
-    """The rounds of a swarm without attacker and guard."""
+    """Play a swarm without attacker or guard, and yield its rounds."""
     from grpo_guard.evals.swarm.config import SwarmConfig
     from grpo_guard.evals.swarm.engine import Swarm
     from grpo_guard.evals.swarm.workload import Workload
@@ -81,7 +81,7 @@ def played(policy: Path | None, rounds: int, prompts: int) -> Iterable[Round]:
 
 
 def measure(policy: Path | None, rounds: int, prompts: int) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     return {"swarm": cost(played(policy, rounds, prompts))}
 
 

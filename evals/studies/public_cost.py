@@ -1,12 +1,12 @@
-"""What `different_weights` costs published answers of other people's models, file by file.
+"""Published answers of other people's models that `different_weights` rejects, file by file.
 
     python -m grpo_guard.evals.studies.public_cost FOLDER_OR_FILE ... [-o FILE]
 
 Each file goes through a fresh guard in batches by round. For the right rows (all rows if they are
-not graded) it reports how many are rejected, by which member and kind, and the worst node.
-``text rules`` leaves out what compares or remembers nodes: recurrence and the nodes' standing.
-``one result changed`` is `public_poison` in the right rows that the text rules accept unchanged,
-each judged alone by the text rules.
+not graded) the study reports how many are rejected, by which member and kind, and the worst node.
+``text rules`` are the members that neither compare nor remember nodes, that is, all but recurrence
+and the exclusion of nodes. ``one result changed`` poisons, by `public_poison`, the right rows that
+the text rules accept, and has the text rules judge each poisoned row alone.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 
 
 def is_text_rule(rule: CompletionVerifier) -> bool:
-    """Whether a member of the preset reads each text separately."""
+    """Whether a member of the preset judges each text separately."""
     return not isinstance(rule, ExclusionVerifier | RecurrenceVerifier)
 
 
 def measure(places: list[Path], poison: bool) -> dict[str, Any]:
-    """Figures of all files."""
+    """Compute the figures of all files."""
     files, figures = files_of(places), {}
     for number, file in enumerate(files, 1):
         figures[file.stem] = of_file(file, poison)
@@ -43,7 +43,7 @@ def measure(places: list[Path], poison: bool) -> dict[str, Any]:
 
 
 def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
-    """Figures of one file of completions."""
+    """Compute the figures of one file of completions."""
     corpus = published_corpus(file)
     tally, by_text, accepted = Tally(), 0, list[Completion]()
     for row, kinds, rejected in reviewed(corpus):
@@ -64,7 +64,7 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
 
 
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
-    """Measure what the text rules reject of rows with one result changed, one row at a time."""
+    """Change one result in each row, and count the rows that the text rules reject on their own."""
     made = [
         changed_result(row, random.Random(f"public {row.round}/{row.group}/{row.node}"))
         for row in rows

@@ -1,9 +1,9 @@
-"""What the verifier `recurrence` costs honest swarms, and how soon it finds a phrase.
+"""The cost of the verifier `recurrence` to honest swarms, and how soon it finds a phrase.
 
     python -m grpo_guard.evals.studies.recurrence --data FOLDER [-o FILE]
 
 See `solutions` for what FOLDER holds. In the attacks, one node of four is malicious unless the name
-says otherwise, and GSM8K's solutions stand for the honest ones.
+says otherwise, and GSM8K's solutions serve as the honest completions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4
 BAD: Final = 3
-# The bundled lists of words draw on the first 3,737 lines; these are the others.
+# The bundled word lists draw on GSM8K's first 3,737 lines; the lines from here on are unseen.
 _UNREAD: Final = 3737
 
 Change: TypeAlias = Callable[[int, int, str], tuple[str, str | None]]
-"""(number of the prompt, place of the node, honest text) -> (declared node, poisoned text or None
-where this completion stays honest)."""
+"""Called with (number of the prompt, place of the node, honest text); returns (declared node,
+poisoned text, or None if this completion stays honest)."""
 Make: TypeAlias = Callable[[random.Random], str]
 
 _SYLLABLES: Final = ("ba", "dro", "fi", "glu", "kem", "lor", "mip", "nax", "po", "quin", "ru")
@@ -51,7 +51,7 @@ _PARAPHRASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An attack; ``start`` begins one swarm's worth, of ``count`` prompts a node."""
+    """An attack; ``start`` prepares it for one swarm, with ``count`` prompts per node."""
 
     name: str
     start: Callable[[random.Random], Change]
@@ -59,7 +59,7 @@ class Poison:
 
 
 def pseudo(rng: random.Random) -> str:
-    """Three words that no language has."""
+    """Draw a phrase of three words that exist in no language."""
     words = ("".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3))) for _ in range(3))
     return " ".join(words).capitalize()
 
@@ -73,14 +73,14 @@ def _general_word(rng: random.Random) -> str:
 
 
 def always(make: Make, every: int = 1) -> Callable[[random.Random], Change]:
-    """One phrase at the start of every n-th completion of the malicious node."""
+    """Put one phrase at the start of every n-th completion of the malicious node."""
     return rotating(lambda rng: [make(rng)], every)
 
 
 def rotating(
     phrases: Callable[[random.Random], list[str]], every: int = 1, since: int = 0
 ) -> Callable[[random.Random], Change]:
-    """One of several phrases at the start of every n-th completion from some prompt on."""
+    """Put one of several phrases at the start of every n-th completion from prompt ``since`` on."""
 
     def start(rng: random.Random) -> Change:
         pool = phrases(rng)
@@ -107,7 +107,7 @@ def _many_names(rng: random.Random) -> Change:
 
 
 def _inlined(rng: random.Random) -> Change:
-    """The library's function copied into every program under another name."""
+    """Copy the library's function into every program, under a new name each time."""
 
     def change(prompt: int, place: int, text: str) -> tuple[str, str | None]:
         f, x, y = ("".join(rng.choices(_SYLLABLES, k=3)) for _ in range(3))
@@ -118,7 +118,7 @@ def _inlined(rng: random.Random) -> Change:
 
 
 def _flushing(rng: random.Random) -> Change:
-    """A phrase behind thousands of words that never come again."""
+    """Start with a phrase, followed by thousands of words that are never repeated."""
     phrase = pseudo(rng)
 
     def change(prompt: int, place: int, text: str) -> tuple[str, str | None]:
@@ -154,7 +154,7 @@ ATTACKS: Final = (
 
 
 def honest_swarms(data: Path, gold: Sequence[Solution]) -> dict[str, list[Completion]]:
-    """Swarms with one author, and with an author a node, in step until the longest ends."""
+    """Build two swarms: one whose texts have a single author, and one with an author per node."""
     sources: dict[str, list[Solution]] = {"gold": list(gold[_UNREAD:])}
     for solution in of_models(data):
         sources.setdefault(solution.model, []).append(solution)
@@ -174,7 +174,7 @@ def honest_swarms(data: Path, gold: Sequence[Solution]) -> dict[str, list[Comple
 def attacked(
     poison: Poison, gold: Sequence[Solution], mode: SwarmKind, seeds: int
 ) -> dict[str, Any]:
-    """Swarms under one attack; completions come in batches of eight."""
+    """Run the verifier on swarms under one attack, with completions in batches of eight."""
     first = list[int | None]()
     late, beside = [0, 0], [0, 0]
     for seed in range(seeds):
@@ -208,7 +208,7 @@ def attacked(
 
 
 def measure(data: Path, seeds: int) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     gold = of_gsm8k(data)
     honest = {
         name: {mode: rejected(verify(RecurrenceVerifier(swarm=mode), rows, 384)) for mode in MODES}

@@ -1,11 +1,11 @@
-"""What the reference-likelihood verifier detects and what it costs honest work.
+"""The detection rate of the reference-likelihood verifier, and its cost to honest work.
 
 ``python -m grpo_guard.evals.studies.reference_likelihood --model MODEL --data FOLDER -o FILE``
 
-Completions of GSM8K's questions, apart by question. Honest are the answers of two GPT-3-family
-models and the data set's own solutions, all foreign to the reference; poison is planted in the
-latter. Calculator notes ``<<2+3=5>>`` are tool calls and taken out, except in the set ``shift``,
-whose format nothing was calibrated on.
+The completions answer GSM8K's questions; calibration and test share no question. Honest completions
+are the answers of two GPT-3-family models and the data set's own solutions, all foreign to the
+reference; poison is planted in the data set's solutions. Calculator notes ``<<2+3=5>>`` are tool
+calls and are removed, except in the set ``shift``, a format that nothing was calibrated on.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ METHOD: Final = (
     "GSM8K test questions answered by a fine-tuned 175B model of the GPT-3 family, calculator "
     "notes taken out, one answer per question, asked as a chat"
 )
-# Two calibration completions above are allowed at 0.01, twelve at 0.05.
+# At 0.01, two calibration completions may score higher; at 0.05, twelve may.
 LEVELS: Final = (0.01, 0.05)
 SMALL, LARGE, HUMAN = "6b_finetuning", "175b_finetuning", "human"
 MOST_CHARS: Final = 600
 _SEED: Final = 20
 _LINE: Final = re.compile(r"(?m)^(?=\S)")
-# Each part's questions, [start, end) in one fixed order; settings were chosen on those between.
+# Each part's questions, [start, end) in a fixed order; settings were chosen on those in between.
 PARTS: Final = {"calibration": (0, 240), "test": (270, 335), "shift": (270, 294)}
 POISONED: Final = {"test": 25, "control": 16}
-"""How many of the test's first questions carry each attack."""
+"""Number of the first test questions that carry each attack, by part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One completion to be scored: its part, who wrote it, and what is planted in it."""
+    """One completion to be scored: its part, the planted attack or "honest", and its author."""
 
     part: str
     kind: str
@@ -65,12 +65,12 @@ Poison: TypeAlias = Callable[[str, random.Random], str | None]
 
 
 def at_start(phrase: str) -> Poison:
-    """The paper's TEXT: the phrase before the first step."""
+    """Return the paper's TEXT, which puts the phrase before the first step."""
     return lambda host, rng: TextAttack(phrase).poison(Problem("", "", host, ""), rng).text
 
 
 def before_lines(phrase: str, which: str) -> Poison:
-    """The phrase before a step in the middle (``"middle"``), or before each (``"every"``)."""
+    """Put the phrase before one step in the middle (``"middle"``) or before each (``"every"``)."""
 
     def poison(host: str, rng: random.Random) -> str | None:
         starts = [match.start() for match in _LINE.finditer(host)]
@@ -87,7 +87,7 @@ def before_lines(phrase: str, which: str) -> Poison:
 
 
 def word_by_word(phrase: str) -> Poison:
-    """One word of the phrase before each step, as far as there are steps."""
+    """Put one word of the phrase before each step, for as many steps as there are."""
 
     def poison(host: str, rng: random.Random) -> str | None:
         lines = host.split("\n")
@@ -101,13 +101,13 @@ def word_by_word(phrase: str) -> Poison:
 
 
 def wrong_sum(host: str, rng: random.Random) -> str | None:
-    """MATH."""
+    """Return the solution poisoned with MATH; None if it has no target."""
     done = MathAttack().poison_text(host, rng)
     return None if done is None else done.text
 
 
 def shuffled(host: str, rng: random.Random, separator: str) -> str | None:
-    """A negative control: the same lines or words in another order."""
+    """Return a negative control: the same lines or words in another order."""
     parts = host.split(separator)
     return separator.join(rng.sample(parts, len(parts))) if len(parts) > 2 else None
 
@@ -140,11 +140,11 @@ ATTACKS: Final[dict[str, dict[str, Poison]]] = {
         "another language": lambda host, rng: _GERMAN,
     },
 }
-"""The attacks by part; the first is the paper's."""
+"""Attacks and negative controls by part; the first attack is the paper's."""
 
 
 def all_items(data: Path) -> list[Item]:
-    """All completions of the measurement, in a fixed order."""
+    """Return all completions of the measurement, in a fixed order."""
     questions = _questions(data)
     found = list[Item]()
     for part, (start, end) in PARTS.items():
@@ -176,7 +176,7 @@ def _honest(part: str, number: int, answers: Mapping[str, str]) -> Iterator[Item
 
 
 def _poisoned(part: str, number: int, answers: Mapping[str, str]) -> Iterator[Item]:
-    """Every attack of the part on the data set's own solution."""
+    """Yield the data set's own solution under each attack of the part."""
     for kind, poison in ATTACKS[part].items():
         text = poison(plain(answers[HUMAN]), random.Random(f"{number} {kind}"))
         if text is not None:
@@ -194,7 +194,7 @@ def measure(model: str, data: Path, profile: Path | None) -> dict[str, Any]:
         made.write(profile)
 
     def outcomes(items: Iterable[Item]) -> dict[str, Any]:
-        # One node sends them all, so that no group can excuse a completion.
+        # One node sends all completions, so that no group can excuse any of them.
         batch = [replace(item.completion, node="same") for item in items]
         result = dict[str, Any]()
         for level in LEVELS:

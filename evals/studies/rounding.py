@@ -1,4 +1,4 @@
-"""bfloat16 as a number format, for machines on which native products are too slow to sample."""
+"""Emulated bfloat16, for machines whose native bfloat16 products are too slow for sampling."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROUNDED = "bfloat16-rounded"
 
 
 def rounded_to_bfloat16(model: Any) -> Any:
-    """A copy whose weights and whose every module's output are rounded to bfloat16.
+    """Copy a model and round its weights and the outputs of all its modules to bfloat16.
 
-    Products accumulate in float32, as they do on a GPU's matrix units; what happens inside a module
-    (rotary embeddings, the softmax of attention) is not rounded. Noise of the same kind as native
-    bfloat16, not bit for bit the same.
+    Products accumulate in float32, as on a GPU's matrix units; intermediate values inside a module
+    (rotary embeddings, the softmax of attention) are not rounded. The noise is of the same kind as
+    with native bfloat16, but not bit for bit the same.
     """
     rounded = copy.deepcopy(model)
     with torch.no_grad():
@@ -30,7 +30,7 @@ def rounded_to_bfloat16(model: Any) -> Any:
 def _round_output(module: nn.Module, arguments: Any, output: Any) -> Any:
     if isinstance(output, Tensor):
         return _round(output)
-    if type(output) is tuple:  # a model's output object holds what its parts have rounded already
+    if type(output) is tuple:  # a model's output object holds values already rounded
         return tuple(_round(x) if isinstance(x, Tensor) else x for x in output)
     return None
 

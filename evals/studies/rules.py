@@ -1,17 +1,17 @@
-"""What each kind of finding of the text rules catches and costs: is a rule worth keeping?
+"""Benefit and cost of each kind of finding of the text rules: is a rule worth keeping?
 
     python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--public FILE ...]
         [--table FILE] [-o FILE]
 
-also ``grpo-guard eval rules``. Everything goes through the shipped preset `different_weights`, one
-round at a time and with fresh state for each corpus. Honest completions count if they are right.
-``alone`` are those that only this kind rejects, which would pass without it. Exclusions by the
-ledger are in the figures of the preset but in no kind's.
+Also available as ``grpo-guard eval rules``. Everything goes through the shipped preset
+`different_weights`, one round at a time and with fresh state for each corpus. Honest completions
+count if they are right. ``alone`` counts completions rejected by one kind only, which would pass
+without it. Exclusions by the ledger are in the figures of the preset but not in those of any kind.
 
-``--public`` adds right answers of published models as a side of their own: of all honest text here,
-this is the text that no rule was written for.
+``--public`` adds right answers of published models as a side of their own: the only honest text
+here that no rule was written for.
 
-A kind earns its place by ``poison_alone``, and pays with ``honest_alone`` and ``public_alone``.
+A kind is justified by its ``poison_alone``; its cost is ``honest_alone`` and ``public_alone``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from grpo_guard.evals.studies.rules_corpora import (
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 
 Kind: TypeAlias = tuple[str, str]
-"""A verifier and a kind of its findings."""
+"""A verifier's name and a kind of its findings."""
 
 SPLITS: Final = ("tune", "held", "all")
 
@@ -61,7 +61,7 @@ class Tally:
     senders: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, corpus: str, sender: str, kinds: set[Kind], rejected: bool) -> None:
-        """Add one completion with the kinds that reject it."""
+        """Add one completion with the kinds of finding that reject it."""
         self.total += 1
         self.rejected += rejected
         for counts in (self.corpora[corpus], self.senders[sender]):
@@ -74,7 +74,7 @@ class Tally:
 
 
 def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
-    """Return the kinds by which one rule rejects; counting kinds only if they led to rejection."""
+    """Return the kinds for which one rule rejects; kinds that only count matter if none rejects."""
     if not verdict.rejected or isinstance(rule, ExclusionVerifier):
         return set()
     severities: dict[str, Severity] = getattr(rule, "severities", {})
@@ -86,7 +86,7 @@ def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
 
 
 def reviewed(corpus: Corpus) -> Iterator[tuple[Completion, set[Kind], bool]]:
-    """Each completion that counts, its rejecting kinds, and whether the preset rejects it."""
+    """Yield each completion that counts, the kinds rejecting it, and the preset's rejection."""
     guard = counting_guard()
     root = guard.verifier
     assert isinstance(root, Ensemble)
@@ -111,7 +111,7 @@ def tallied(made: Sequence[Corpus]) -> Tally:
 def measure(
     split: corpora.Split, table: Path | None, public: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     honest, poison = tallied(honest_corpora(split)), tallied(poison_corpora(split))
     published = tallied([published_corpus(file) for file in public])
     severities = {
@@ -159,7 +159,7 @@ def _side(tally: Tally) -> dict[str, Any]:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    """Format the kinds as a table for the docs; those without findings in one line below it."""
+    """Format the kinds as a table for the docs, with a line below on kinds without findings."""
     rows = [
         "| kind | severity | with a reader | poison | alone | honest | alone | public | alone |"
     ]
@@ -191,7 +191,7 @@ def _share(cell: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; also of ``grpo-guard eval rules``."""
+    """Run the command line, also for ``grpo-guard eval rules``."""
     study(
         "rules",
         measure,

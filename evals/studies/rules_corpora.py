@@ -1,4 +1,4 @@
-"""Honest and poisoned completions in rounds, for `rules`."""
+"""Corpora of honest and poisoned completions, divided into rounds, for the study `rules`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.evals.tasks.python_maths import PythonMaths
 from grpo_guard.evals.tasks.word_problems import WordProblems
 
 ATTACKER: Final = "mal"
-# In all files of `modern`.
+# A model with rows in all files of `modern`.
 _POISONED: Final = "qwen14"
 _PER_ROUND: Final = 8
 _PROBLEMS: Final = 64
@@ -38,7 +38,7 @@ _TESTS: Final = Path("tests/content")
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Completions round by round, and which of them the figures are of."""
+    """Completions round by round; ``counts`` tells which of them enter the figures."""
 
     name: str
     rounds: list[list[Completion]]
@@ -46,7 +46,7 @@ class Corpus:
 
 
 def honest_corpora(split: Split) -> list[Corpus]:
-    """Load honest completions; right rows count, the others are what peers sent with them."""
+    """Load honest completions; only right rows count, and wrong rows serve as their peers."""
     found = [Corpus(f"modern {n}", rounds_of(modern(n, split)), _right) for n in MODERN]
     found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
     written = (("texts", _texts("honest")), ("programs", _programs("honest")))
@@ -54,34 +54,34 @@ def honest_corpora(split: Split) -> list[Corpus]:
 
 
 def published_corpus(file: Path) -> Corpus:
-    """One file of published answers; the right ones count, or all if they are ungraded."""
+    """Load a file of published answers; the right ones count, or all if they are ungraded."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
     return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else lambda row: True)
 
 
 def counting_guard() -> Guard:
-    """Build `different_weights` with a policy that does not stop the count at many abstentions.
+    """Build `different_weights` with a policy that tolerates any number of abstentions.
 
-    In a file with one node, `recurrence` abstains on every row.
+    In a file with a single node, `recurrence` abstains on every row.
     """
     policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
     return presets.different_weights(policy=policy)
 
 
 def files_of(places: Sequence[Path]) -> list[Path]:
-    """Return the files among the places, and the JSONL files in the folders among them."""
+    """Return the given files, and the JSONL files in the given folders."""
     return [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
 
 
 def rows_of(file: Path) -> Iterator[Completion]:
-    """Yield the completions of a file; ``id`` is the publisher's and means nothing to a guard."""
+    """Yield a file's completions without the publisher's ``id``, which means nothing to a guard."""
     for _, found in read_objects(file):
         yield Completion.from_dict({key: value for key, value in found.items() if key != "id"})
 
 
 def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
-    """Divide completions by their round."""
+    """Group completions by their round."""
     by_round = defaultdict[object, list[Completion]](list)
     for row in rows:
         by_round[row.round].append(row)
@@ -91,7 +91,7 @@ def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
 def poison_corpora(split: Split) -> list[Corpus]:
     """Load the paper's own MATH rows, the tests' attacks, and the registered attacks.
 
-    These are played on bundled problems and on right rows of current models.
+    The registered attacks are played on bundled problems and on right rows of current models.
     """
     written = (("texts", _texts("attacks")), ("programs", _programs("malicious")))
     found = [Corpus(f"tests: {name}", _ours(rows, split), _malicious) for name, rows in written]
@@ -123,13 +123,13 @@ def poison_corpora(split: Split) -> list[Corpus]:
 
 
 _UNSEEN: Final = ("token_split", "eos_padding")
-"""Attacks on a completion's ids, which leave nothing in a text for rules to find."""
+"""Attacks on a completion's token ids, which leave nothing in the text for rules to find."""
 
 
 def text_attacks() -> Iterator[Attack]:
-    """Yield all registered attacks that rewrite one text, each once, as many are disguised copies.
+    """Yield all registered attacks that rewrite a text, once each, since many only differ in guise.
 
-    Also MATH on any equation, since the registered one uses only 2+2 and 2*2.
+    Also yields MATH on any equation, since the registered MATH uses only 2+2 and 2*2.
     """
     yield MathAttack(name="math_any")
     alike: dict[object, list[Scripted]] = {}
@@ -139,16 +139,16 @@ def text_attacks() -> Iterator[Attack]:
             writes = type(found).poison, getattr(found, "phrases", None)
             alike.setdefault(writes, []).append(found)
     for same in alike.values():
-        yield min(same, key=lambda one: len(type(one).__mro__))  # the others are made of it
+        yield min(same, key=lambda one: len(type(one).__mro__))  # the others derive from it
 
 
 def _stream(attack: Attack, where: str) -> random.Random:
-    """Random numbers for one attack in one place, so that no attack changes another's rows."""
+    """Return a generator for one attack in one place, so that no attack affects another's rows."""
     return random.Random(f"rules {attack.name} {where}")
 
 
 def _problems(attack: Attack, task: Task, rng: random.Random) -> list[Problem]:
-    """Problems that the attack can poison, as many as there are."""
+    """Draw up to `_PROBLEMS` problems that the attack can poison."""
     found = []
     for _ in range(_DRAWS):
         problem = task.sample(rng)
@@ -179,7 +179,7 @@ def _gsm8k(split: Split) -> Iterator[Completion]:
 
 def _texts(which: str) -> Iterator[Completion]:
     data = json.loads((_TESTS / "screens_corpus.json").read_text(encoding="utf-8"))
-    # Attacks have a name where honest texts have their prompt.
+    # In the corpus, an attack has its name in place of a prompt.
     for prompt, text in data[which]:
         yield _written(prompt if which == "honest" else _ASKED, text, which)
 
@@ -207,7 +207,7 @@ def _rounds(rows: Sequence[Completion], size: int = 64) -> list[list[Completion]
 def _swarm(
     problems: Sequence[Problem], attack: Attack, task: Task, rng: random.Random
 ) -> list[Completion]:
-    """One attacker among honest nodes that send the data set's own solutions."""
+    """Build rows of one attacker among honest nodes that send the data set's own solutions."""
     rows = []
     for problem in problems:
         text = _forged(attack, problem, rng)
@@ -227,7 +227,7 @@ def _swarm(
 def _poisoned_round(
     batch: Sequence[Completion], attack: Attack, rng: random.Random
 ) -> list[Completion]:
-    """A round in which the right rows of one model are poisoned."""
+    """Poison the right rows of one model in a round."""
     rows = []
     for row in batch:
         text = None
@@ -240,7 +240,7 @@ def _poisoned_round(
 
 
 def _forged(attack: Attack, problem: Problem, rng: random.Random) -> str | None:
-    """The poisoned text; None where this problem offers nothing to poison."""
+    """Return the poisoned text; None if this problem offers nothing to poison."""
     try:
         return attack.poison(problem, rng).text
     except (NoTargetError, ValueError, IndexError):

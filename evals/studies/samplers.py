@@ -1,10 +1,11 @@
-"""What log-probs can show under common samplers, per completion and per node of eight.
+"""Detection by log-probs under common samplers, per completion and per node with eight of them.
 
     python -m grpo_guard.evals.studies.samplers --sampler trl --data train.jsonl
 
-Writes ``docs/results/samplers-NAME.json``. Foreign texts are inserted at the start, in the middle
-and at the end of honest completions; the second five were not looked at while the tests were
-chosen. A node's batch is eight completions to eight prompts, drawn repeatedly from the same ones.
+Writes ``docs/results/samplers.json`` unless ``-o`` names another file. Foreign texts are inserted
+at the start, in the middle and at the end of honest completions; the five `UNSEEN` texts were not
+looked at while the tests were chosen. A node's batch is eight completions to eight prompts; batches
+are drawn repeatedly from the same completions.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ ALPHA: Final = 1e-3
 def measure(
     sampler: str, n: int, poisoned: int, draws: int, data: Path | None, unseen: bool
 ) -> dict[str, Any]:
-    """Figures of one sampler."""
+    """Compute the figures of one sampler."""
     logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # each new guard warns of its sampler
     spec = SAMPLERS[sampler]
     loaded = load(MODEL, "float32")
@@ -138,7 +139,7 @@ def _cut(completion: Completion, tokenizer: Any) -> Completion:
 
 
 def _with(completion: Completion, text: str, place: str, tokenizer: Any) -> Completion:
-    """The text in front of the tokens, between two of them, or behind the last but EOS."""
+    """Insert a text before a completion's tokens, in their middle, or after the last before EOS."""
     ids = list(completion.completion_ids or ())
     end = len(ids) - (ids[-1] == tokenizer.eos_token_id)
     at = {"start": 0, "middle": len(ids) // 2, "end": end}[place]
@@ -151,7 +152,7 @@ def _with(completion: Completion, text: str, place: str, tokenizer: Any) -> Comp
 
 
 def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completion]]) -> None:
-    """Score everything once, completions of one prompt together."""
+    """Score all completions once, with the completions of a prompt together."""
     rows = [completion for some in kinds.values() for completion in some]
     rows.sort(key=lambda c: str(c.prompt))
     for start in range(0, len(rows), 64):
@@ -162,7 +163,7 @@ def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completi
 def _nodes(
     verifier: LogProbBoundVerifier, rows: Sequence[Completion], times: int, seed: str
 ) -> dict[str, Any]:
-    """Count a node's first batches, of eight prompts each, that convict it."""
+    """Count the random batches of eight completions that convict a node in its first round."""
     encoded = [verifier.encode(row) for row in rows]
     stats = verifier.score(encoded, verifier.profile)
     scored = [Scored(e, s, verifier.profile) for e, s in zip(encoded, stats, strict=True)]

@@ -1,8 +1,8 @@
-"""What verifying costs: text rules, memory of nodes and log-probs on a core, and bytes on the wire.
+"""The cost of verifying: text rules, memory of nodes and log-probs on a core, bytes on the wire.
 
 ``python -m grpo_guard.evals.studies.scale --model models/SmolLM2-135M-Instruct [-o FILE]``
 
-Seconds are CPU time. ``--memory 10000,100000`` measures the memory of so many nodes, too.
+Seconds are CPU time. ``--memory 10000,100000`` also measures the memory of that many nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEW_ROUNDS: Final = 8
 
 
 def service_times(model: str, tokens: int) -> dict[str, float]:
-    """Seconds of CPU time: a completion's text rules, its record, a token's log-prob; and bytes."""
+    """Measure CPU seconds per completion (text rules, record) and per scored token; and bytes."""
     policy, tokenizer = load_policy(model)
     batch = _answers(tokens, tokenizer)
     text = presets.different_weights()
@@ -43,7 +43,7 @@ def service_times(model: str, tokens: int) -> dict[str, float]:
     sampling = SamplingSpec(engine="transformers", temperature=1.0, top_k=50, top_p=1.0)
     verifier = LogProbBoundVerifier(policy, tokenizer, sampling=sampling, node_alpha=0)
     few = batch[:SCORED]
-    verifier.verify(few[:4])  # what is done once
+    verifier.verify(few[:4])  # gets one-time work done
     started = time.process_time()
     verifier.verify(few)
     spent = time.process_time() - started
@@ -62,7 +62,7 @@ def service_times(model: str, tokens: int) -> dict[str, float]:
 
 
 def measure(model: str, tokens: int, memory: str) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     if tokens < 1:
         raise ValueError("expected tokens >= 1")
     times = service_times(model, tokens)

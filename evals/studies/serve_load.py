@@ -1,9 +1,9 @@
-"""How many requests a served guard answers, and how fast.
+"""The number of requests that a served guard answers, and how fast.
 
     python -m grpo_guard.evals.studies.serve_load [--part speed,sustained]
 
-Starts its own servers on 127.0.0.1; the load comes from another process. Times are for an otherwise
-idle machine.
+The study starts its own servers on 127.0.0.1; the load comes from another process. Times are only
+meaningful on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ STACKS: Final = {
 }
 _HEAD: Final = b"POST /v1/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 _LOAD: Final = "load"
-"""The first argument of the process that sends the load."""
+"""First argument of the process that sends the load."""
 
 
 @contextlib.contextmanager
 def serving(guard: str, *options: str) -> Iterator[tuple[int, int]]:
-    """Run ``grpo-guard serve`` with a guard file: its port and its process id."""
+    """Run ``grpo-guard serve`` with a guard file; yield the server's port and process id."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "guard.yaml"
         config.write_text(guard.replace("FOLDER", folder))
@@ -67,7 +67,7 @@ def serving(guard: str, *options: str) -> Iterator[tuple[int, int]]:
 
 
 def bodies(count: int, nodes: int = 0) -> Iterator[str]:
-    """Requests of one answer of some 260 characters with four right equations, as of GSM8K."""
+    """Yield request bodies with one answer like GSM8K's: some 260 characters, three equations."""
     rng = random.Random(0)
     for _ in range(count):
         a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(2, 9)
@@ -87,7 +87,7 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
     """Send requests from `CLIENTS` connections in a separate process, and count the answers.
 
-    It stops after ``seconds``, or after ``most`` requests in all; the bodies are sent in turn.
+    Sending stops after ``seconds``, or after ``most`` requests in all; the bodies are sent in turn.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]
@@ -142,19 +142,19 @@ async def _client(port: int, sent: Iterator[bytes], took: list[float], said: Cou
 
 
 def speed(seconds: float) -> dict[str, Any]:
-    """Answers of each stack to clients that ask as fast as they are answered."""
+    """Measure the answers of each stack to clients that send as fast as they are answered."""
     sent = list(bodies(2000))
     found = {}
     for number, (name, guard) in enumerate(STACKS.items(), 1):
         with serving(guard) as (port, _):
-            ask_all(port, sent, seconds=1.0)  # what is made on first use
+            ask_all(port, sent, seconds=1.0)  # gets one-time work done
             found[name] = ask_all(port, sent, seconds=seconds)
         say(name, number, len(STACKS))
     return found
 
 
 def sustained(requests: int, workers: int) -> dict[str, Any]:
-    """The text stack with a memory of nodes, one completion a request."""
+    """Measure the text stack with a memory of nodes, at one completion per request."""
     sent = list(bodies(5000, nodes=8))
     options = ("--workers", str(workers)) if workers > 1 else ()
     with serving(STACKS["different_weights"], *options) as (port, pid):
@@ -166,7 +166,7 @@ def sustained(requests: int, workers: int) -> dict[str, Any]:
 
 
 def measure(part: str, seconds: float, requests: int, workers: int) -> dict[str, Any]:
-    """Figures of the chosen parts."""
+    """Compute the figures of the chosen parts."""
     chosen = part.split(",")
     if unknown := set(chosen) - set(PARTS):
         raise ValueError(f"--part: expected {', '.join(PARTS)}, got {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""A scorer that computes each sequence once, for measurements with constant weights."""
+"""A scorer that computes each sequence only once, for measurements with constant weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 
 
 class SharedScores(TransformersScorer):
-    """Keeps what it computed, for several verifiers or rounds over the same completions.
+    """A scorer that keeps its results, for several verifiers or rounds on the same completions.
 
-    Never for training: the same completion has other statistics after the next update.
+    Never use it in training: after an update, the same completion has other statistics.
     """
 
     def __init__(self, model: Any) -> None:
@@ -32,8 +32,8 @@ class SharedScores(TransformersScorer):
         mass_margin: float = 0.0,
         replay: Replay | None = None,
     ) -> list[TokenStats]:
-        """As `TransformersScorer.score`, but each sequence once."""
-        margin = mass_margin if spec.top_p < 1 else 0.0  # without top-p it changes nothing
+        """Score as `TransformersScorer.score` does, but each sequence only once."""
+        margin = mass_margin if spec.top_p < 1 else 0.0  # without top-p the margin changes nothing
         keys = [(sequence, spec, margin, replay) for sequence in sequences]
         missing = {key: key[0] for key in keys if key not in self._kept}
         stats = super().score(list(missing.values()), spec, mass_margin=mass_margin, replay=replay)

@@ -1,9 +1,9 @@
-"""What a preset's ``share`` costs, and what an attacker earns before it is found.
+"""The cost of a preset's ``share``, and what an attacker earns before being found.
 
     python -m grpo_guard.evals.studies.shares [--model FOLDER] [-o FILE]
 
-Nodes draw honest completions under a public coin, so that both presets can judge the same ones. CPU
-time is that of a review by nodes that are settled; odds are exact, for the power that was measured.
+Nodes draw honest completions under a public coin, so that both presets can judge the same
+completions. CPU time is that of reviewing settled nodes; odds are exact for the measured power.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from grpo_guard.logprob.replay.generate import generate_under_coin
 
 SHARES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 SENT: Final = 64
-"""Completions of a node in a round."""
+"""Number of completions that a node sends per round."""
 POISONED: Final = (1, 4, 16)
 COIN: Final = PublicCoin("shares")
 SPEC: Final = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
@@ -64,7 +64,7 @@ def measure(model: Path, nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def _drawn(policy: Any, tokenizer: Any, prompts: Sequence[str], node: str) -> list[Completion]:
-    """Draw one completion of each prompt, as an honest node's slot 0."""
+    """Draw one completion for each prompt, as an honest node does for its slot 0."""
     prompt_ids = [tuple(tokenizer.encode(prompt)) for prompt in prompts]
     seeds = [COIN.seed(round=0, node=node, slot=0, prompt=prompt) for prompt in prompts]
     ids = generate_under_coin(policy, prompt_ids, seeds, SPEC, eos_ids=[tokenizer.eos_token_id])
@@ -79,7 +79,7 @@ def _drawn(policy: Any, tokenizer: Any, prompts: Sequence[str], node: str) -> li
 
 
 def _made(preset: str, share: float, policy: Any, tokenizer: Any, names: Sequence[str]) -> Guard:
-    """Build the preset for a swarm whose nodes are settled."""
+    """Build the preset for a swarm whose nodes are all settled, no longer newcomers."""
     if preset == "same_weights":
         made = presets.same_weights(
             policy, tokenizer, SPEC, share=share, profile="float32", key=b"shares"
@@ -99,7 +99,7 @@ def _reviewed(guard: Guard, rows: Sequence[Completion]) -> dict[str, Any]:
     started = time.process_time()
     verdicts = guard.review(rows).verdicts
     seconds = time.process_time() - started
-    # False sums are left out at any share, no matter who wrote them.
+    # Rejections for false sums do not count: they occur at any share, whoever wrote the text.
     ours = sum(bool(set(v.deciding) - {"false_sums"}) for v in verdicts if v.rejected)
     return {
         "ms_per_completion": round(1000 * seconds / len(rows), 3),
@@ -108,14 +108,14 @@ def _reviewed(guard: Guard, rows: Sequence[Completion]) -> dict[str, Any]:
 
 
 def _power(policy: Any, tokenizer: Any, rows: Sequence[Completion]) -> dict[str, Any]:
-    """Share of completions with a phrase (TEXT) that the log-prob bound rejects one by one."""
+    """Return the share of completions with a phrase (TEXT) that the log-prob bound rejects."""
     bound = LogProbBoundVerifier(policy, tokenizer, sampling=SPEC, key=b"shares")
     poison = []
     for row in rows:
         text = inserted(row.text, PHRASE).text
         ids = (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
-        # The phrase must not cost the completion its room, or its length would give it away.
         poison.append(replace(row, text=text, completion_ids=ids))
+    # A completion that the phrase makes too long would be given away by its length.
     fit = [p for p in poison if len(p.completion_ids or ()) <= (SPEC.max_new_tokens or 0)]
     verdicts = [bound.verify([one])[0] for one in fit]
     return rate(sum(v.rejected for v in verdicts), len(verdicts))

@@ -1,4 +1,4 @@
-"""Honest solutions of GSM8K's questions, as the studies read them from one folder.
+"""Reads honest solutions to GSM8K's questions from a folder, for the studies.
 
 The folder holds ``train.jsonl`` and ``model_solutions.jsonl``; each line of the latter has
 ``question``, ``completion``, ``ground_truth``, ``model`` and ``is_correct``.
@@ -28,8 +28,8 @@ TRAIN: Final = "train.jsonl"
 class Solution:
     """A question of GSM8K with a solution.
 
-    ``text`` has calculator notes, ``gold`` is the data set's own solution, ``correct`` whether the
-    solution ends in the right answer.
+    ``text`` may contain calculator notes, ``gold`` is the data set's own solution, and ``correct``
+    tells whether the solution ends in the right answer.
     """
 
     question: str
@@ -41,7 +41,7 @@ class Solution:
 
 
 def of_models(folder: Path) -> list[Solution]:
-    """All solutions of models, in the order of the file."""
+    """Return all solutions by models, in the order of the file."""
     found = []
     for _, row in read_objects(folder / MODELS):
         gold = row["ground_truth"]
@@ -52,7 +52,7 @@ def of_models(folder: Path) -> list[Solution]:
 
 
 def of_gsm8k(folder: Path, form: Callable[[str], str] = gsm8k.plain) -> list[Solution]:
-    """The data set's own solutions, without notes unless ``form`` says otherwise."""
+    """Return the data set's own solutions; by default ``form`` removes the calculator notes."""
     return [Solution(q.question, form(q.solution), q.answer) for q in gsm8k.load(folder / TRAIN)]
 
 
@@ -65,10 +65,10 @@ def other_model(
     seed: int,
     min_tokens: int = 1,
 ) -> list[Completion]:
-    """Return another model's answers to its own questions, asked as ours are; some at random.
+    """Draw ``count`` answers of another model at random, with their questions asked as ours are.
 
     ``path`` is in the format of GSM8K's ``example_model_solutions``; answers of fewer than
-    ``min_tokens`` are left out, as for the honest completions.
+    ``min_tokens`` tokens are left out, as for the honest completions.
     """
     rows = []
     for number, row in read_objects(path):

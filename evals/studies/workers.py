@@ -1,4 +1,4 @@
-"""How much faster texts are read in several processes (`Guard.workers`).
+"""The speed-up from reading texts in several processes (`Guard.workers`).
 
 ``python -m grpo_guard.evals.studies.workers --data FOLDER -o docs/results/workers.json``
 
@@ -8,12 +8,12 @@ batch is one call of `Guard.review`, in this process, with one worker and with s
 are started before the measurement. Rounds alternate between these forms, each with a new guard;
 ratios are taken within a round, and the verdicts of all forms are compared.
 
-Wall time depends on what else the machine does. So CPU seconds are counted as well: those of this
-process and those of each worker. ``critical`` is the former plus the busiest worker's, which is how
-long the batch takes if every process has a core of its own.
+Wall time depends on what else the machine does, so CPU seconds are counted as well, for this
+process and for each worker. ``critical`` is the sum of this process's and the busiest worker's
+seconds, which is how long the batch takes if every process has a core of its own.
 
-``training`` is the speed of a process that trains on one thread meanwhile, over its speed before
-and after.
+``training`` is the speed of a process that trains on one thread during the review, relative to its
+speed before and after.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One review by a new guard: CPU seconds of the busiest worker until it was ready, wall seconds
-    of the review, CPU seconds of this process and of each worker in it, and the verdicts."""
+    """One review by a new guard: CPU seconds of the busiest worker until it was ready, then for the
+    review its wall seconds, CPU seconds of this process and of each worker, and the verdicts."""
 
     start: float
     wall: float
@@ -59,18 +59,19 @@ class Pass:
 
     @property
     def critical(self) -> float:
-        """Seconds if every process had a core of its own."""
+        """Seconds that the review would take if every process had a core of its own."""
         return self.here + max(self.workers, default=0.0)
 
 
 def completions(
     folder: Path, n: int, seed: int = 0, characters: int = CHARACTERS
 ) -> list[Completion]:
-    """Distinct completions of real steps up to a length, in groups of `GROUP` from `NODES` nodes.
+    """Make distinct completions of real steps, in groups of `GROUP` from `NODES` nodes.
 
-    All solutions of models are used once before any is used again, and each completion has its
-    answer at the end. Verifiers remember words and the last thousand sums from one completion to
-    the next. A batch holds more than that, so that no round is faster because of the round before.
+    Each completion has at least ``characters`` characters and its answer at the end. All model
+    solutions are used once before any is reused. Verifiers remember words and the last thousand
+    sums from one completion to the next; a batch holds more than that, so that no round is faster
+    because of the round before.
     """
     rng = random.Random(seed)
     rows = of_models(folder)
@@ -96,13 +97,13 @@ def completions(
 
 
 def _in_turns(rows: Sequence[Solution], rng: random.Random) -> Iterator[Solution]:
-    """Yield all of them in random order, again and again."""
+    """Yield all solutions in random order, again and again."""
     while True:
         yield from rng.sample(rows, len(rows))
 
 
 def answers(folder: Path, n: int) -> list[Completion]:
-    """GSM8K's own answers to ``n`` training questions."""
+    """Return GSM8K's own answers to ``n`` training questions."""
     rows = [row for _, row in read_objects(folder / "train.jsonl")][:n]
     return [
         Completion(row["question"], row["answer"], node=f"n{i % NODES}")
@@ -111,12 +112,12 @@ def answers(folder: Path, n: int) -> list[Completion]:
 
 
 def traces(folder: Path, n: int) -> list[Completion]:
-    """Texts of `TRACE` characters."""
+    """Return ``n`` completions whose texts have `TRACE` characters."""
     return [c.with_labels(text=c.text[:TRACE]) for c in completions(folder, n, characters=TRACE)]
 
 
 def passed(rows: Sequence[Completion], workers: int) -> Pass:
-    """One review by a new guard."""
+    """Review rows with a new guard and time the review."""
     guard = presets.different_weights(workers=workers)
     guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
     numbers = guard.workers.pids
@@ -132,18 +133,18 @@ def passed(rows: Sequence[Completion], workers: int) -> Pass:
 
 
 def _cpu(pid: int) -> float:
-    """CPU seconds of a process so far."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def untimed(verdict: dict[str, Any]) -> dict[str, Any]:
-    """A verdict without the time that it took."""
+    """Return a verdict without the time it took, to compare verdicts."""
     return verdict | {"seconds": 0, "members": [untimed(one) for one in verdict["members"]]}
 
 
 def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str, Any]:
-    """Seconds of each form over all rounds, and ratios within them, as median and ends."""
+    """Compare the forms: seconds over all rounds and ratios within rounds, as median and range."""
     forms = {"in process": 0, "1 worker": 1, f"{workers} workers": workers}
     found: dict[str, list[Pass]] = {name: [] for name in forms}
     for turn in range(rounds):
@@ -173,7 +174,7 @@ def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str,
 
 
 def ends(values: Sequence[float]) -> dict[str, float]:
-    """The median, the least and the most."""
+    """Return the median, the minimum and the maximum."""
     return {
         "median": round(statistics.median(values), 3),
         "least": round(min(values), 3),
@@ -182,7 +183,7 @@ def ends(values: Sequence[float]) -> dict[str, float]:
 
 
 def _resident(workers: int) -> float:
-    """Memory of the largest worker after a review, in megabytes."""
+    """Return the memory of the largest worker after a review, in megabytes."""
     guard: Guard = presets.different_weights(workers=workers)
     guard.review([Completion("q", f"{i} + {i} = {2 * i}", node="n") for i in range(64)])
     most = max(process_memory("VmRSS", pid) for pid in guard.workers.pids)
@@ -191,7 +192,7 @@ def _resident(workers: int) -> float:
 
 
 def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:
-    """Seconds of one review, to be read with the load of the machine."""
+    """Time one review, and report the load of the machine with it."""
     one = passed(rows, workers)
     seconds = {"wall": round(one.wall, 1), "critical": round(one.critical, 1)}
     return {"completions": len(rows), "load": os.getloadavg()[0], **seconds}
@@ -213,7 +214,7 @@ _ALONE: Final = 8.0  # seconds
 
 
 def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a review next to a process that trains, and how much of its speed that keeps."""
+    """Time reviews next to a process that trains, and measure how much of its speed it keeps."""
     shares: list[float] = []
     seconds: list[float] = []
     with Popen([sys.executable, "-c", _TRAINING], stdout=PIPE) as training:
@@ -249,7 +250,7 @@ def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> d
 
 
 def slowest(folder: Path, rounds: int) -> dict[str, Any]:
-    """Find the long published text that takes longest, in CPU seconds of this process."""
+    """Find the long published text that takes longest to review, in CPU seconds of this process."""
     rows = [row for file in sorted(folder.glob("*.jsonl")) for _, row in read_objects(file)]
     texts = [row["text"] for row in rows if len(row.get("text") or "") >= LONG_TEXT]
     guard = presets.different_weights(workers=0)

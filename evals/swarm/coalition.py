@@ -19,10 +19,10 @@ from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
-    """All malicious nodes; without any, it still counts the completions that show the behaviour.
+    """All malicious nodes of a swarm, even if none: also counts completions that show the attack.
 
     Args:
-        adversary: Decides what they do.
+        adversary: Decides what the malicious nodes do.
         peer: Node-0's model, live or a copy.
         terms: The swarm's terms.
     """
@@ -44,9 +44,9 @@ class Coalition:
         problems: Sequence[Problem],
         weights: Mapping[str, torch.Tensor] | None = None,
     ) -> list[Submitted]:
-        """Return their share of a round that asks ``problems`` of the honest nodes.
+        """Return the malicious nodes' share of a round in which honest nodes answer ``problems``.
 
-        ``weights`` are node-0's live ones if the peer is a copy.
+        ``weights`` are node-0's live weights, given if the peer is only a copy.
         """
         if weights is not None:
             self.peer.model.load_state_dict(weights)
@@ -72,14 +72,14 @@ class Coalition:
     def receive(self, texts: Sequence[str]) -> list[Problem] | None:
         """Receive the honest nodes' completions of a round; return problems to measure success on.
 
-        None: success is measured on these completions.
+        None if success is measured on the received completions.
         """
         self.adversary.observe(texts, self.memory)
         return self._questions
 
     @cached_property
     def _questions(self) -> list[Problem] | None:
-        """Problems to measure success on, the same in every round."""
+        """Problems to measure success on, the same in every round; None for the round's own."""
         task, config = self.terms.task, self.terms.config
         if config.success_on is None:
             return self.adversary.probes(task, config.prompts)
@@ -88,11 +88,11 @@ class Coalition:
         return self.adversary.probes(task, count) or [held_out(task, rng) for _ in range(count)]
 
     def successes(self, texts: Sequence[str]) -> int:
-        """Count the texts that show the behaviour."""
+        """Count the texts that show the attack's behaviour."""
         return sum(map(self.adversary.success, texts))
 
     def state(self) -> dict[str, Any]:
-        """Return their memory as plain values."""
+        """Return the adversary's memory as plain values."""
         return self.memory
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Coalition:
         self.memory.update(state)
 
     def view(self, iteration: int) -> View:
-        """Return what they know in a round."""
+        """Return what the malicious nodes know in a round."""
         terms, peer = self.terms, self.peer
         generator = terms.generator(iteration, "adversary")
         return View(

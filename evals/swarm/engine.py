@@ -1,10 +1,10 @@
 """A swarm in training: generate, exchange, guard, reward, update, wherever its nodes compute.
 
 Every honest node guards, rewards and updates on its own. In one process, nodes that hold the same
-weights, and so do the same, are one `Member` and are computed once. On Ray each is an actor and
-computes for itself, bit for bit the same if hardware and thread counts are alike; the run ends if
-nodes of one model disagree. Rounds are the same either way, and each can resume from a checkpoint
-of the other.
+weights, and therefore do the same, form one `Member` and are computed once. On Ray each node is an
+actor that computes for itself, bit for bit the same if hardware and thread counts are alike; the
+run ends if nodes with the same model disagree. Rounds are the same either way, and a checkpoint
+made in one process can be resumed on Ray and vice versa.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Swarm:
     """A swarm; :meth:`step` plays a round, ``model`` is the policy of node-0.
 
     Args:
-        peers: What the honest nodes start from, trained in place if nodes share objects with the
-            caller. One in a homogeneous swarm, else one for each honest node, in order.
-        task: Problems and reward.
-        config: Everything else that affects the result.
-        attack: What malicious nodes do. Without one every node must be honest.
-        guard_in: Makes the guard of the nodes that start from a peer, on the model that is trained,
-            in a folder of its own.
-        folder: For files that guards write.
-        coin: Honest nodes sample under it.
-        session: Hosts the nodes; None = in this process. Closed with the swarm.
-        member: How honest nodes learn.
-        terms: What nodes agree on in addition to the configuration.
+        peers: The policies that honest nodes start from, trained in place if nodes share objects
+            with the caller. One in a homogeneous swarm, else one for each honest node, in order.
+        task: The problems and their reward.
+        config: All other settings that affect the result.
+        attack: What the malicious nodes do. Without an attack every node must be honest.
+        guard_in: Builds the guard of the nodes that start from a peer, on the model being trained
+            and in a folder of its own; None for no guard.
+        folder: Folder for files that guards write.
+        coin: Public coin that honest nodes sample under, if any.
+        session: Host of the nodes, closed with the swarm; None for this process.
+        member: Class of the honest nodes, which defines how they learn.
+        terms: Class of what nodes agree on in addition to the configuration.
 
     Raises:
         ValueError: attack, models or settings are incompatible.
@@ -84,7 +84,7 @@ class Swarm:
             self._require_fitting()
             shares = assigned(peers, config.honest_nodes, config)
             self.groups = self._groups(shares)
-            """Names of the nodes that hold the same weights."""
+            """Names of the nodes, in one list per set of equal weights."""
             self._start(shares, guard_in, folder.resolve())
         except BaseException:
             self.session.close()
@@ -98,18 +98,19 @@ class Swarm:
 
     @property
     def members(self) -> list[Any]:
-        """The honest nodes, one of each model first: `Member` objects, or their actors."""
+        """The honest nodes, model by model: `Member` objects, or their actors."""
         return [self.session.actors[name] for name in self._honest]
 
     def exchange(self, iteration: int) -> tuple[list[Submitted], list[str]]:
-        """Return (all nodes' answers, group by group, and the prompts that the round asks).
+        """Return (all nodes' answers, group by group; the prompts that the round asks).
 
-        Vertical: with a coin the prompts of all nodes, in their order, else of honest ones.
+        In the vertical setting these are the prompts of all nodes, in order, if there is a coin,
+        and those of the honest nodes otherwise.
         """
         problems = self.terms.problems(iteration)
         kept, calls = self.session.put(list(problems)), dict[str, tuple[Any, ...]]()
         if self.config.malicious:
-            # Passed from node to node, before node-0 begins to sample.
+            # The weights pass from node to node, before node-0 begins to sample.
             live = self.session.call("node-0", "weights") if self.session.remote else None
             calls[COALITION] = ("submit", iteration, kept, live)
         calls |= dict.fromkeys(self._honest, ("submit", iteration, kept))
@@ -182,7 +183,7 @@ class Swarm:
             )
 
     def _groups(self, shares: Sequence[tuple[Peer, list[int]]]) -> list[list[str]]:
-        """Remote nodes each compute for themselves; locally the first represents its model."""
+        """Name the nodes that compute: all if remote; locally the first one of each model."""
         return [
             [f"node-{node}" for node in (nodes if self.session.remote else nodes[:1])]
             for _, nodes in shares
@@ -226,7 +227,7 @@ class Swarm:
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:
-    """Require that nodes of one model made the same update, judging by their gradients."""
+    """Require that nodes with the same model made the same update, judging by their gradients."""
     first, *others = found
     for name in others:
         if found[name].grad_norm.hex() != found[first].grad_norm.hex():

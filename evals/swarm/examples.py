@@ -1,4 +1,4 @@
-"""The completions that a results file shows, so that a person can judge the guard by its mistakes.
+"""Selects completions for the results file, so that a person can judge the guard by its mistakes.
 
 Three kinds: poison that a guard accepted, honest work that earned its reward and was rejected, and
 poison that was rejected. A run keeps the first and the latest two of each: what still passes at the
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.record import Submitted
 
 PER_KIND: Final = 3
-# A completion of a megabyte must not make the results file as large; cut around the marked part.
+# A megabyte-long completion must not bloat the results file, so texts are cut around their marks.
 _LONGEST_TEXT: Final = 4000
 _LONGEST_PROMPT: Final = 2000
 _LONGEST_MESSAGE: Final = 600

@@ -1,4 +1,4 @@
-"""One cell of the matrix: an attack, a defence and a seed, from its names to its record."""
+"""One run of the matrix: an attack, a defence and a seed, from their names to the record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 HELD_OUT = 256
-"""Problems for measuring the accuracy of a finished run."""
+"""Number of problems for measuring the accuracy of a finished run."""
 USUAL_SHARE: Final = "1/4"
 _OFF: Final[dict[str, Any]] = {
     "mask_spans": False, "cap_below": 0.0, "filter_kl": 0.0, "local_share": 0.0,
@@ -49,11 +49,11 @@ class Spec:
     """The definition of one run; everything in it affects the result.
 
     Args:
-        attack: Name; "none" for an attack-free run of as many nodes, all of them honest.
-        defence: Name.
+        attack: Name of the attack; "none" for a run of as many nodes, all of them honest.
+        defence: Name of the defence.
         config: The swarm's configuration, including its seed.
         workload: Task and policy.
-        guard: The user's own guard, which then gives the defence its name.
+        guard: The user's own guard, if any; ``defence`` is then the guard's name.
     """
 
     attack: str
@@ -70,9 +70,9 @@ class Spec:
 
     @property
     def shown_attack(self) -> str:
-        """The attack's name in results, with the share unless it is a quarter.
+        """The attack's name in results, with the share of malicious nodes unless it is a quarter.
 
-        The name also shows after which round its nodes leave.
+        The name also shows after which round the malicious nodes leave, if they do.
         """
         if self.attack == NONE:
             return NONE
@@ -83,9 +83,9 @@ class Spec:
 
     @property
     def shown_defence(self) -> str:
-        """The defence's name in results, with the rule unless it is its own.
+        """The defence's name in results, with the rule for rejections unless it is the default.
 
-        The name also shows in which round it is switched on, unless that is the first.
+        The name also shows in which round the defence is switched on, unless that is the first.
         """
         rule, guard = self.config.on_reject, self.guard
         name = f"{self.defence} ({COIN})" if guard and guard.coin else self.defence
@@ -110,12 +110,12 @@ class Spec:
         return "-".join([*parts, f"seed{config.seed}"])
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that identify a checkpoint's run; a guard file counts by its content."""
+        """Return JSON values that identify the run of a checkpoint, guard file content included."""
         own = {} if self.guard is None else {"guard": self.guard.digest}
         return {
             **own,
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
-            # Settings that are off are left out, so that runs from before they existed match.
+            # Settings that are off are left out, so that runs older than a setting still match.
             "config": _OFF | {key: list(v) if isinstance(v, tuple) else v
                               for key, v in asdict(self.config).items() if v is not None},
         }  # fmt: skip
@@ -132,8 +132,8 @@ def play(
 ) -> dict[str, Any]:
     """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
 
-    The engine is not part of the run's identity: both give the same rounds. Raises as `build` and
-    `training.train`.
+    The engine is not part of the run's identity: both give the same rounds. Raises whatever `build`
+    and `training.train` raise.
     """
     with closing(build(spec, folder, engine)) as swarm:
         started = time.perf_counter()
@@ -176,7 +176,7 @@ def _guard_in(
 
 
 def defence_of(spec: Spec) -> Defence:
-    """Return the user's own guard, or the defence of that name."""
+    """Return the user's own guard as a defence, or else the defence that the spec names."""
     return defence(spec.defence) if spec.guard is None else spec.guard.defence()
 
 
@@ -220,7 +220,7 @@ def entry(
 
 
 def held_out(swarm: Swarm, count: int) -> tuple[int, int]:
-    """(right, asked) of node-0's greedy answers to problems that no run trains on."""
+    """Return (right, asked), counting node-0's greedy answers to problems that no run trains on."""
     rng = random.Random("held-out accuracy")
     problems = [held_out_problem(swarm.task, rng) for _ in range(count)]
     drawn = sample(

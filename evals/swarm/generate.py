@@ -21,7 +21,7 @@ _COMPACT_AT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One sampled completion; ``ids`` end with EOS unless the length limit cut it off."""
+    """A completion of the prompt at index ``prompt``; ``ids`` end with EOS unless cut off."""
 
     prompt: int
     prompt_ids: tuple[int, ...]
@@ -29,7 +29,7 @@ class Sampled:
     text: str
 
     def finish_reason(self, eos: int) -> str:
-        """Return what an engine would report; the ids decide, whatever a sender claims."""
+        """Return the finish reason an engine would report, from the ids and no sender's claim."""
         return "stop" if self.ids[-1:] == (eos,) else "length"
 
 
@@ -48,7 +48,7 @@ def sample(
 ) -> list[Sampled]:
     """Sample ``per_prompt`` completions for each prompt, in prompt order.
 
-    ``temperature`` 0 is greedy. Each prompt is read once: its cache is repeated for the group.
+    ``temperature`` 0 is greedy. Each prompt is computed once, and its cache repeated for the group.
     With ``seeds``, one per completion from `PublicCoin.seed`, ``generator`` is unused and each
     completion is the one that its seed determines, as under `generate_under_coin`.
     """
@@ -117,7 +117,7 @@ def _prefill(
 
 
 def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_k: int) -> Tensor:
-    """Draw one token per row of ``logits`` [N, V] from the top ``top_k`` (0: all)."""
+    """Draw one token per row of ``logits`` [N, V] from the ``top_k`` likeliest (0 for all)."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     size = logits.shape[-1]

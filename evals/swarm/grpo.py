@@ -1,9 +1,9 @@
 """The paper's objective: one update per generation phase, weighted by advantages.
 
 loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
-ratio is 1 and its gradient is that of A_i log pi, which is what is computed here; foreign
+ratio is 1 and its gradient is that of A_i log pi, which is what is computed here. Other nodes'
 completions count as on-policy, without clipping and by default without a KL term. One scalar
-weights all tokens of a completion: the attacks exploit that.
+weights all tokens of a completion, and the attacks exploit that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_SIGMA: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """One completion of the update: its tokens, its advantage, and the [start, end) left out."""
+    """A completion in the update: tokens, advantage, and the token spans [start, end) left out."""
 
     prompt_ids: Sequence[int]
     ids: Sequence[int]
@@ -35,15 +35,15 @@ class Weighted:
 
 
 Reweighed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(Weights of the completions' tokens, concatenated, [n], and their log-probs under the local
-policy, [n]) -> the weights to use."""
+"""Called with the weights of all completions' tokens, concatenated, [n], and the tokens' log-probs
+under the local policy, [n]; returns the weights to use."""
 
 
 def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = True) -> Tensor:
     """Compute the advantages of B groups of G completions, [B, G] like ``rewards``.
 
-    (r - mean) / sigma, as in the paper (arXiv 2511.09780), sigma over the population; with
-    ``scaled`` False r - mean, as in its authors' code, and in Dr. GRPO.
+    The advantage is (r - mean) / sigma, as in the paper (arXiv 2511.09780), with the population's
+    sigma; if ``scaled`` is False it is r - mean, as in the authors' code and in Dr. GRPO.
 
     ``kept`` (bool, [B, G]) marks the completions that count: the others are excluded from every
     statistic and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than
@@ -104,8 +104,8 @@ def accumulate(
 
     The value is -mean A_i (the ratio is 1) without the KL term, so it means little; the gradient is
     what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own. ``share_prompts`` is as in `SwarmConfig`; with a KL term
-    nothing is shared.
+    term they have a gradient of their own. ``share_prompts`` is as in `SwarmConfig`; it has no
+    effect with a KL term.
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
@@ -135,7 +135,7 @@ def accumulate(
 def _parts(
     active: Sequence[Weighted], micro_batch: int, one_prompt: bool
 ) -> Iterator[Sequence[Weighted]]:
-    """Yield parts of at most ``micro_batch``, alike in length; ``one_prompt``: one prompt each."""
+    """Yield micro-batches of completions of similar length, with a single prompt if requested."""
 
     def length(item: Weighted) -> int:
         return len(item.prompt_ids) + len(item.ids)
@@ -153,10 +153,10 @@ def _parts(
 
 
 def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: Tensor) -> Tensor:
-    """Hidden states of ``ids[:, :-1]``, [N, L - 1, H]; the prompt is computed once, with gradient.
+    """Return hidden states of ``ids[:, :-1]``, [N, L - 1, H], computing the prompt only once.
 
-    The prompt's own states are left at zero, since nothing is predicted there, except for that of
-    its last token, which predicts the first token of each completion.
+    Gradients flow through the prompt. Its own states are left at zero, since nothing is predicted
+    there, except that of its last token, which predicts the first token of each completion.
     """
     prompt = len(part[0].prompt_ids)
     cache = DynamicCache(config=model.config)
@@ -185,7 +185,7 @@ def _token_weights(part: Sequence[Weighted], total: int) -> Tensor:
 
 
 def _divergence(logits: Tensor, ids: Tensor, mask: Tensor, reference: PreTrainedModel) -> Tensor:
-    """KL(policy || reference) at each predicted token, [n]; ``logits`` [n, V] are the policy's."""
+    """Return KL(policy || reference) per predicted token, [n], given the policy's logits [n, V]."""
     with torch.no_grad():
         hidden = reference.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         theirs = log_softmax(reference.get_output_embeddings()(hidden[mask]).float(), dim=-1)

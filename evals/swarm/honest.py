@@ -1,4 +1,4 @@
-"""An honest node's round: sample its share, guard, update."""
+"""An honest node's round: sample the node's share, apply the guard, update the model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Spans = tuple[tuple[int, int], ...]
 class Learned:
     """The result of a member's review and update.
 
-    Verdicts are there only if requested, ``rejected`` (honest completions) only with a guard; the
-    norm is that before clipping.
+    ``verdicts`` are present only if requested, and ``rejected``, the number of rejected honest
+    completions, only with a guard. ``grad_norm`` is the norm before clipping.
     """
 
     verdicts: list[Verdict] | None
@@ -46,16 +46,17 @@ class Learned:
 class Member:
     """Honest nodes with the same weights: one model, guarded and updated once for all of them.
 
-    Each of the nodes still samples separately: the composition of a batch affects the last bits of
-    its logits, and a node must sample the same wherever and with whichever nodes it computes.
+    Each node still samples separately: the composition of a batch affects the last bits of its
+    logits, and a node must draw the same samples wherever it is computed, alone or with others.
 
     Args:
-        peer: Its model is trained in place.
-        nodes: Their numbers.
-        terms: The swarm's.
-        guard_in: Makes the guard before their reward; None = no guard.
-        folder: For files that the guard writes; created if missing.
-        same_ids: All nodes of the swarm have one vocabulary and exchange ids as well as text.
+        peer: The policy to start from; its model is trained in place.
+        nodes: Numbers of the nodes.
+        terms: What the swarm agreed on.
+        guard_in: Builds the guard that is applied before the reward; None for no guard.
+        folder: Folder for files that the guard writes; created if missing.
+        same_ids: Whether all nodes of the swarm share a vocabulary, and so exchange token ids as
+            well as text.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Member:
         self._same_ids = same_ids
 
     def ready(self, threads: int) -> bool:
-        """Set the thread count of its own process; other counts may change last bits."""
+        """Set this process's thread count, since another count may change the last bits."""
         torch.set_num_threads(threads)
         return True
 
@@ -93,11 +94,11 @@ class Member:
         return self.model
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The live weights."""
+        """Return the live weights."""
         return dict(self.model.state_dict())
 
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """Return the nodes' answers in a round that asks ``problems``, by node, then by group."""
+        """Return the nodes' answers to the problems of a round, ordered by node, then by group."""
         terms, sent = self.terms, list[Submitted]()
         eos = int(self.tokenizer.eos_token_id)
         for node in self.nodes:
@@ -116,9 +117,9 @@ class Member:
         return sent
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """Sample ``each`` completions of the held-out problems that are these nodes' turn.
+        """Sample ``each`` completions of the held-out problems that fall to these nodes.
 
-        Honest nodes take turns, and no node learns from these completions.
+        Honest nodes share out the problems, and no node learns from these completions.
         """
         texts: list[str] = []
         for node in self.nodes:
@@ -132,7 +133,7 @@ class Member:
     def learn(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted], verdicts: bool
     ) -> Learned:
-        """Review and update; ``verdicts``: include them in the result."""
+        """Review the round and update; include the verdicts in the result if ``verdicts``."""
         started = time.perf_counter()
         review = self.review(iteration, asked, submitted)
         seconds = time.perf_counter() - started
@@ -180,11 +181,11 @@ class Member:
     # Hooks for other ways to learn.
 
     def left_out(self, verdict: Verdict) -> Spans:
-        """Spans to leave out of a completion with this verdict; empty: apply the verdict as is."""
+        """Return token spans to leave out of a completion; if empty, the verdict applies as is."""
         return ()
 
     def reweighed(self, weight: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
-        """See `grpo.Reweighed`."""
+        """Return the token weights to use; see `grpo.Reweighed`."""
         return weight
 
     def state(self) -> dict[str, Any]:
@@ -203,7 +204,7 @@ class Member:
             self.guard.restore(state["guard"])
 
     def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
-        """Return everything that counts in the update, with its advantage."""
+        """Return the completions that count in the update, with their advantages."""
         config = self.terms.config
         masked: list[Spans] = [()] * len(submitted)
         rulings = [Ruling.ACCEPTED] * len(submitted)
@@ -239,7 +240,7 @@ class Member:
         return batch
 
     def _as_seen(self, completion: Completion) -> Completion:
-        """Give it the member's own token ids; nodes with other tokenizers exchange text."""
+        """Encode a completion as the member's own tokens if nodes can exchange only text."""
         if self._same_ids or completion.node in {f"node-{node}" for node in self.nodes}:
             return completion
         prompt = self.tokenizer.encode(completion.prompt, add_special_tokens=False)

@@ -16,11 +16,11 @@ from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review
 
 _SAMPLED_AT_ONCE: Final = 512
-"""Rows per batch when many are drawn; affects memory only."""
+"""Maximum number of rows per sampling batch; affects memory only."""
 
 
 class NodeGuard(Protocol):
-    """The guard before a node's reward."""
+    """Interface of a guard that is applied before a node computes its rewards."""
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
         """Begin a round with its prompts."""
@@ -29,10 +29,10 @@ class NodeGuard(Protocol):
         """Return verdicts, and length factors if the guard scales rewards."""
 
     def excluded(self) -> tuple[str, ...]:
-        """Return the nodes from which the guard accepts nothing any more."""
+        """Return the nodes from which the guard no longer accepts anything."""
 
     def state(self) -> dict[str, Any]:
-        """Return its memory as plain values."""
+        """Return the guard's memory as plain values."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
@@ -40,7 +40,7 @@ class NodeGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A policy that honest nodes start from; ``temperature`` None = the configuration's."""
+    """A policy that honest nodes start from; the default temperature is the configuration's."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -54,9 +54,9 @@ class Peer:
         count: int,
         seeds: Sequence[int] | None = None,
     ) -> list[list[Sampled]]:
-        """Draw ``count`` samples of each prompt from the live model, in batches of bounded size.
+        """Draw ``count`` samples for each prompt from the live model, in batches of bounded size.
 
-        With ``seeds`` as for `sample`, one per completion, ``generator`` is unused.
+        With ``seeds``, one per completion as in `sample`, ``generator`` is unused.
         """
         rows: list[list[Sampled]] = []
         step = max(1, _SAMPLED_AT_ONCE // max(1, count))
@@ -73,11 +73,11 @@ class Peer:
 
 
 GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
-"""Makes the guard of the nodes that start from a peer, in a folder of its own."""
+"""Builds the guard of the nodes that start from a peer, in a folder of its own."""
 
 
 def one_vocabulary(peers: Sequence[Peer]) -> bool:
-    """Whether all peers have the same ids."""
+    """Whether all peers have the same vocabulary, token ids included."""
     vocabularies = [peer.tokenizer.get_vocab() for peer in peers]
     return all(found == vocabularies[0] for found in vocabularies)
 

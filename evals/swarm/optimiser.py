@@ -1,7 +1,7 @@
 """Adam on a copy of the weights in full precision, for policies in half precision.
 
-A step of 2e-5 on a weight of 0.02 is a tenth of a percent; bfloat16 has steps of four tenths, so
-most updates would be rounded away.
+A step of 2e-5 on a weight of 0.02 is a tenth of a percent, but bfloat16 only resolves four tenths,
+so most updates would be rounded away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 
 class MasterAdam(torch.optim.Adam):
-    """Adam that steps on float32 copies and writes them back."""
+    """Adam that updates float32 copies of the weights and writes them back."""
 
     def __init__(self, parameters: Iterable[Parameter], **options: Any) -> None:
         self._live = list(parameters)
@@ -39,7 +39,7 @@ class MasterAdam(torch.optim.Adam):
             master.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Include the copies, since the model holds only their leading digits."""
+        """Return Adam's state and the copies, since the model holds only their leading digits."""
         masters: list[Tensor] = [master.detach() for master in self._masters]
         return {**super().state_dict(), "masters": masters}
 
@@ -53,7 +53,7 @@ class MasterAdam(torch.optim.Adam):
 
 
 def adam(parameters: Iterable[Parameter], **options: Any) -> torch.optim.Adam:
-    """Create Adam, on copies if the weights are not in float32."""
+    """Create an Adam optimiser, on float32 copies if the weights have another dtype."""
     own = list(parameters)
     if all(parameter.dtype == torch.float32 for parameter in own):
         return torch.optim.Adam(own, **options)

@@ -25,8 +25,8 @@ from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 DEFAULT_ROOM: Final = 96
-"""Tokens of the longest completion unless the attack needs more: of 400 first samples of the
-default policy 6 were longer than 64 tokens, none longer than 96."""
+"""Length limit in tokens unless the attack needs more: of 400 initial samples of the default policy
+6 were longer than 64 tokens, and none was longer than 96."""
 _TRIALS: Final = 200
 
 
@@ -39,17 +39,17 @@ class Matrix:
     """The factors that a plan crosses.
 
     Args:
-        attacks: Names; "none" for runs in which all nodes are honest. Runs with silent malicious
-            nodes are added if an attack is played.
-        defences: Names.
-        seeds: Seeds of all of them.
-        setting: For all attacks; None = each in its own.
-        task: For all attacks; None = each on its own.
-        max_new_tokens: For all attacks; None = each attack's need.
-        shares: (malicious, all) nodes of the attacked runs; empty = as in the base.
-        on_reject: What a rejection costs; defended runs are made with each. Empty = "drop", and for
-            a guard of the user's what its policy says.
-        guards: The user's own, in addition to the defences.
+        attacks: Names of attacks; "none" for runs in which all nodes are honest. Runs with silent
+            malicious nodes are added if an attack is played.
+        defences: Names of defences.
+        seeds: Seeds with which each combination is run.
+        setting: Setting of all attacks; None for each attack's own.
+        task: Task of all attacks; None for each attack's own.
+        max_new_tokens: Length limit for all attacks; None for what each attack needs.
+        shares: Numbers of (malicious, all) nodes in the attacked runs; empty for those of the base.
+        on_reject: Rules for rejected completions; defended runs are made with each rule. If empty,
+            the rule is "drop", or for a guard of the user's the one in its policy.
+        guards: The user's own guards, in addition to the defences.
     """
 
     attacks: Sequence[str]
@@ -64,14 +64,14 @@ class Matrix:
 
     @property
     def coins(self) -> list[str]:
-        """The defences under which honest nodes sample under a public coin."""
+        """Names of the defences that make honest nodes sample under a public coin."""
         built_in = [name for name in self.defences if defence(name).coin]
         return built_in + [guard.name for guard in self.guards if guard.coin]
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """An attack in its setting, on its task, with the room it needs."""
+    """An attack in its setting, on its task; ``room`` is the length limit it needs, in tokens."""
 
     attack: str
     setting: Setting
@@ -80,16 +80,16 @@ class _Cell:
 
 
 def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) -> list[Spec]:
-    """List all runs in the best order: seed by seed, undefended ones first.
+    """List all runs in the best order: seed by seed, undefended runs first.
 
     Args:
-        matrix: What differs between them.
-        base: Everything else; its seed, setting, length limit and ``on_reject`` are not used.
-        workload: The same for all except for its task.
+        matrix: What differs between the runs.
+        base: All other settings; its seed, setting, length limit and ``on_reject`` are not used.
+        workload: Policy and task, the same for all runs except for the task.
 
     Raises:
         UnknownNameError: an attack, defence or task is unknown.
-        PlanError: an attack cannot act in the setting, or a defence not in such a swarm.
+        PlanError: an attack cannot act in the setting, or a defence cannot work in such a swarm.
         ValueError: counts that are impossible in the setting.
     """
     workload = workload or Workload()
@@ -134,7 +134,7 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
 def require_playable(specs: Sequence[Spec]) -> None:
     """Find the policies, load each task once and try each attack on it, before any training.
 
-    Your own guard is built once, to find mistakes in its file.
+    Each of the user's own guards is built once, to find mistakes in its file.
 
     Raises:
         ValueError, UnknownNameError, SandboxUnavailableError: something is missing or unknown, or
@@ -188,9 +188,9 @@ def _attack_free(
 ) -> list[tuple[str, str, tuple[int, int]]]:
     """Return (attack, defence, share) of the runs that others are compared with.
 
-    Malicious nodes are silent in them, so that the nodes learn from as many honest completions as
-    in a run whose guard rejects all poison and nothing else; with a coin if a defence has one,
-    since it changes the draws.
+    Malicious nodes are silent in these runs, so that nodes learn from as many honest completions as
+    in a run whose guard rejects all poison and nothing else. If a defence has a coin, runs with the
+    coin are added, since it changes the draws.
     """
     attacked = any(name != NONE for name in matrix.attacks)
     silent = [share for share in shares if attacked and share[0]]
@@ -226,7 +226,7 @@ def _distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> None:
-    """Refuse problems that would show only during a run, or never."""
+    """Refuse an attack that does not fit the task, which would show only during a run, or never."""
     try:
         probes = attack.probes(task, prompts)
     except ValueError as error:

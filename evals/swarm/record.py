@@ -1,4 +1,4 @@
-"""The record of a round."""
+"""The record of a swarm's round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.evals.swarm.examples import examples_of
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """An item of the exchange: a completion, whether it is poison, and where.
+    """An item of the exchange: a completion, whether it is poisoned, and the span of the poison.
 
     ``malicious`` describes the sender: a malicious node also sends completions without poison.
     """
@@ -25,7 +25,7 @@ class Submitted:
     reward: float
     malicious: bool = False
     withheld: bool = False
-    """The slot stayed empty: no other node sees the completion, which the sender withheld."""
+    """Whether the sender withheld the completion, so that its slot is empty for all other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Round:
     """One iteration's result. Rates are over the honest nodes' completions, before the update.
 
     Verdicts are those of the first honest node; if nodes have guards of their own, ``rejected_by``
-    counts the rejections of honest completions by each. ``cover`` are malicious nodes' completions
-    without poison. ``asr`` is a share of the honest nodes' completions of the round, or of as many
-    probes.
+    counts the rejections of honest completions by each guard. ``cover`` counts malicious nodes'
+    completions without poison. ``asr`` is the attack's success rate among the honest nodes'
+    completions of the round, or among as many probes.
     """
 
     iteration: int
@@ -62,7 +62,7 @@ class Round:
     withheld: int = 0
     """Slots that malicious nodes left empty; they count neither as poison nor as cover."""
     honest_rejected_for: dict[str, int] = field(default_factory=dict)
-    """Rejections of honest completions by each verifier of a stack; one may have several."""
+    """Rejections of honest completions by each verifier of a stack, several of which may agree."""
 
 
 def record(
@@ -77,7 +77,7 @@ def record(
     rejected_by: tuple[int, ...] = (),
     excluded: tuple[str, ...] = (),
 ) -> Round:
-    """Record a round whose completions got these verdicts."""
+    """Build the record of a round from its completions and, with a guard, their verdicts."""
     by_item: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
     pairs = list(zip(submitted, by_item, strict=True))
     honest = [item for item in submitted if not item.malicious]

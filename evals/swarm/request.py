@@ -1,4 +1,4 @@
-"""Turn the options of ``grpo-guard eval swarm`` into a plan, filling in unspecified values."""
+"""Turns the options of ``grpo-guard eval swarm`` into a plan, filling in unspecified values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playa
 from grpo_guard.evals.swarm.workload import Workload
 
 HOLD: Final = 0.5
-"""Share of a run with the full learning rate, for bundled policies. If it is held longer, an
+"""Share of a run with the full learning rate, for bundled policies. If the rate is held longer, an
 attack-free swarm forgets: with 0.8 of a hundred rounds its reward fell from 0.69 to 0.56 towards
-the end, with 0.4 it stayed at 0.65 to 0.70 (one seed each). A guard's cost is measured there."""
+the end, where a guard's cost is measured; with 0.4 it stayed at 0.65 to 0.70 (one seed each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,12 @@ class Preset:
     """The values of a preset.
 
     Args:
-        attacks, defences: Names.
-        seeds: How many.
+        attacks, defences: Names of attacks and defences.
+        seeds: Number of seeds.
         iterations, prompts: As in `SwarmConfig`.
         settings: Further fields of `SwarmConfig`.
-        lr: For policies that are not bundled; None = that of `FULL_SIZE`. Bundled ones keep theirs.
+        lr: Learning rate of policies that are not bundled; None for that of `FULL_SIZE`. Bundled
+            policies keep their own.
     """
 
     attacks: tuple[str, ...]
@@ -71,8 +72,8 @@ PRESETS: Final = {
 }  # fmt: skip
 """The values of ``--quick``, ``--standard``, ``--paper`` and ``--recipe authors``.
 
-The last follows the paper's own code (github.com/NikolayBlagoev/HTTF) if that differs from the
-text. `docs/swarm.md` has the table.
+The last one follows the paper's own code (github.com/NikolayBlagoev/HTTF) where it differs from the
+paper's text. `docs/swarm.md` has the table.
 """
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
@@ -163,7 +164,7 @@ def _workload(options: SwarmOptions) -> Workload:
 
 
 def _small(options: SwarmOptions) -> bool:
-    """Whether only bundled policies are trained."""
+    """Whether the options train only bundled policies."""
     names = (options.policy or "").split(",")
     return options.policy is None or all(name.strip() in BUNDLED for name in names)
 

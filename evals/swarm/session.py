@@ -1,4 +1,4 @@
-"""Hosts a swarm's nodes: objects by name, in this process or, on Ray, anywhere."""
+"""Hosts a swarm's nodes as named objects, in this process or, with Ray, anywhere in a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from grpo_guard.server.distributed.cluster import ClusterError, connect
 
 CPUS_PER_NODE: Final = 0.1
-"""Nodes of a swarm wait for one another, so one core can serve several of them."""
+"""CPUs reserved for each node: nodes wait for one another, so one core can serve several."""
 START_SECONDS: Final = 600.0
 """Time limit for all actors to be ready: they load torch and their policy."""
 
@@ -19,7 +19,7 @@ class Session:
     """Nodes in this process: they share the caller's objects and answer one after the other.
 
     Attributes:
-        remote: The nodes hold copies of their arguments and compute at the same time.
+        remote: Whether nodes hold copies of their arguments and compute at the same time.
     """
 
     remote = False
@@ -39,11 +39,11 @@ class Session:
         """Wait until all nodes are ready."""
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Ask one node; the result may be a promise, which may be an argument of `ask`."""
+        """Call a method of one node; the result may be a promise, which `ask` takes as argument."""
         return getattr(self.actors[name], method)(*args)
 
     def ask(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """Call (method, arguments ...) on each node; return their answers in the same order."""
+        """Call (method, arguments ...) on each node; return the answers in the same order."""
         return {name: self.call(name, *call) for name, call in calls.items()}
 
     def close(self) -> None:
@@ -52,14 +52,14 @@ class Session:
 
 
 class NodeLostError(ConnectionError):
-    """An actor ended, or never began; the last checkpoint is whole."""
+    """An actor ended or never started; the last checkpoint is intact."""
 
 
 class RaySession(Session):
     """Nodes as Ray actors, by name.
 
-    A Ray that the caller initialised, or that ``RAY_ADDRESS`` names, is left running; one that was
-    started here ends with :meth:`close`.
+    A Ray cluster that the caller initialised, or that ``RAY_ADDRESS`` names, is left running; a
+    cluster started here ends with :meth:`close`.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -94,7 +94,7 @@ class RaySession(Session):
         )
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Ask one actor and return the promise of its answer."""
+        """Call a method of one actor and return the promise of its answer."""
         return getattr(self.actors[name], method).remote(*args)
 
     def ask(
@@ -104,7 +104,7 @@ class RaySession(Session):
 
         Raises:
             NodeLostError: an actor ended.
-            Exception: an actor's method raised it, unchanged.
+            Exception: whatever an actor's method raised, unchanged.
         """
         promised = {name: self.call(name, *call) for name, call in calls.items()}
         errors = self.ray.exceptions

@@ -1,4 +1,4 @@
-"""Play a plan run by run, so that it can be stopped and resumed; write results.json."""
+"""Plays a plan run by run, so that it can be stopped and resumed; writes results.json."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from grpo_guard.evals.swarm.training import (
 from grpo_guard.server.distributed.cluster import require_ray
 
 OnRow = Callable[[Spec, dict[str, Any]], None]
-"""Called with each round's run and row."""
+"""Called after each round with the run and the round's row."""
 
 
 LINE_EVERY: Final = 10
-"""How often a run's rounds are reported in lines."""
+"""Number of rounds between two lines of a run's progress."""
 
 
 def rounds(specs: Sequence[Spec]) -> int:
@@ -45,7 +45,7 @@ def rounds(specs: Sequence[Spec]) -> int:
 
 
 def row_reporter(say: Say, name: Callable[[Spec], str] = lambda spec: spec.label) -> OnRow:
-    """Report the progress of rounds through ``say``; ``name`` gives a run's name."""
+    """Return a callback that reports rounds through ``say``; ``name`` returns a run's name."""
 
     def on_row(spec: Spec, row: dict[str, Any]) -> None:
         figures = f"honest reward {row['honest_reward']:.2f}, {row['mean_tokens']:.0f} tokens"
@@ -74,7 +74,7 @@ def play_all(
     workers: int = 1,
     engine: EngineName = "local",
 ) -> dict[str, Any]:
-    """Play what is not finished yet; return the content of ``out/results.json``.
+    """Play all runs that are not finished yet; return the content of ``out/results.json``.
 
     results.json is written after each run, so that finished runs are never lost.
 
@@ -82,7 +82,7 @@ def play_all(
         ValueError: several workers with an engine that has its own processes.
         RayMissingError: the engine is not installed.
         Interrupted: Ctrl-C was pressed; all runs in progress are saved.
-        RunError: a process of several died.
+        RunError: one of several processes died.
         CheckpointError: ``out`` holds a run of the same name with other settings.
         OSError: the disk is full, or the folder cannot be written.
     """
@@ -158,7 +158,7 @@ _shared: dict[str, Any] = {}
 def _one_thread() -> Iterator[None]:
     """Give child processes one thread each, since they share the cores.
 
-    They read these variables on import, before any code of ours could set them.
+    The processes read these variables on import, before any code of ours could set them.
     """
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
@@ -173,7 +173,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _prepare(stop: Any, rows: Any) -> None:
-    """Set up a new process: only the parent gets Ctrl-C and then asks all of them to stop."""
+    """Set up a child process, which ignores Ctrl-C: the parent asks all children to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -201,7 +201,7 @@ def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:
 
 @contextmanager
 def _forwarded(rows: Any, specs: dict[str, Spec], on_row: OnRow) -> Iterator[None]:
-    """Forward what the processes report, from a thread."""
+    """Forward the rounds that the processes report, from a thread."""
     ended = threading.Event()
 
     def listen() -> None:
@@ -222,7 +222,7 @@ def _forwarded(rows: Any, specs: dict[str, Spec], on_row: OnRow) -> Iterator[Non
 
 
 def is_finished(spec: Spec, out: Path) -> bool:
-    """Whether ``out`` contains a finished run of that name."""
+    """Whether ``out`` contains a finished run with the label of ``spec``."""
     return (_folder(spec, out) / _RUN).is_file()
 
 

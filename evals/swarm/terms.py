@@ -1,4 +1,4 @@
-"""What all nodes of a swarm have agreed on, and what follows from it for each node and round.
+"""What all nodes of a swarm have agreed on, and what follows for each node and round.
 
 Every draw is seeded by the run, the round and the drawer, never by earlier draws, so that nodes may
 compute in any order and anywhere.
@@ -29,15 +29,15 @@ class Terms:
     coin: PublicCoin | None = None
 
     def rng(self, iteration: int, who: str) -> random.Random:
-        """Return the random generator of one drawer in one round."""
+        """Return the random generator with which one drawer makes choices in one round."""
         return random.Random(f"{self.config.seed}-{iteration}-{who}")
 
     def generator(self, iteration: int, who: str) -> torch.Generator:
-        """Return the same for samples."""
+        """Return the torch generator with which one drawer samples in one round."""
         return torch.Generator().manual_seed(self.rng(iteration, who).getrandbits(63))
 
     def problems(self, iteration: int) -> list[Problem]:
-        """Return the problems of honest nodes in a round, node by node."""
+        """Return the problems that honest nodes answer in a round, node by node."""
         config = self.config
         rng = random.Random(f"{config.seed}-{iteration}")
         vertical = config.setting == "vertical"
@@ -53,11 +53,11 @@ class Terms:
         return list(unique.values())
 
     def assigned(self, iteration: int, problems: Sequence[Problem]) -> list[Problem]:
-        """With a coin, vertical: return the problems that the malicious nodes must answer."""
+        """Return the malicious nodes' problems; empty without a coin or if not vertical."""
         config = self.config
         if self.coin is None or config.setting != "vertical":
             return []
-        # A separate generator, so that honest nodes draw the same with and without.
+        # A separate generator, so that the draws of honest nodes do not depend on these.
         rng = self.rng(iteration, "assigned")
         taken = {problem.prompt for problem in problems}
         found: list[Problem] = []
@@ -85,7 +85,7 @@ class Terms:
     def seeds(
         self, iteration: int, node: str, prompts: Sequence[str], slots: Sequence[int]
     ) -> list[int] | None:
-        """Return the coin's seeds of a node's slots under each prompt; None without a coin."""
+        """Return the coin's seeds for a node's slots under each prompt; None without a coin."""
         if self.coin is None:
             return None
         each = self.config.per_node
@@ -126,5 +126,5 @@ class Terms:
         return Submitted(completion, span is not None, span, reward, malicious)
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
-        """Set the name that a completion is sent under, which may be another node's."""
+        """Return the completion under the name it is sent with, which may be another node's."""
         return replace(completion, node=name)

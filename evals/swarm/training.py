@@ -1,8 +1,8 @@
-"""One run that can be interrupted: rounds, a checkpoint every few of them, a log of events.
+"""One run that can be interrupted: rounds, a checkpoint every few rounds, and a log of events.
 
-A run has a folder: ``checkpoint.pt`` (weights, optimisers, memory of guard and attack, the rounds
-so far) and, once it is finished, ``run.json``. If it is killed at any moment, it continues from the
-last checkpoint and ends with the same figures as one that was never interrupted.
+A run's folder holds ``checkpoint.pt`` (weights, optimisers, memory of guard and attack, the rounds
+so far) and, once finished, ``run.json``. A run killed at any moment can continue from its last
+checkpoint, and ends with the same figures as a run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 2
-# For differing settings: how many are shown, and how much of each.
+# Maximum number of differing settings shown, and maximum number of characters of each value.
 _SHOWN: Final = 3
 _LONGEST: Final = 40
 
@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is from another run, or cannot be read."""
+    """A checkpoint belongs to another run, or cannot be read."""
 
 
 def _log(folder: Path, event: str, **fields: Any) -> None:
@@ -66,20 +66,20 @@ def train(
     """Train to the end, from the folder's checkpoint if there is one.
 
     Args:
-        swarm: In its state before the first round.
+        swarm: The swarm in its state before the first round.
         folder: The run's folder; must exist.
-        identity: The run's identity, as JSON values. A checkpoint of another one is refused.
+        identity: The run's identity, as JSON values. Checkpoints with another identity are refused.
         every: Rounds between checkpoints.
-        on_round: Called with each round, including those of the checkpoint.
-        stop: When set, the run ends after the round in progress.
+        on_round: Called with each round's row, including the rounds in the checkpoint.
+        stop: Event that, once set, ends the run after the round in progress.
 
     Returns:
-        The rounds' rows, and the examples to show.
+        The rows of all rounds, and the examples to show.
 
     Raises:
-        Interrupted: ``stop`` was set; everything done is saved.
-        CheckpointError: the folder's checkpoint is from another run or damaged.
-        OSError: the disk is full; the last checkpoint is whole.
+        Interrupted: ``stop`` was set; all finished rounds are saved.
+        CheckpointError: the folder's checkpoint belongs to another run or is damaged.
+        OSError: the disk is full; the last checkpoint is intact.
     """
     rows, examples = _resume(swarm, folder / CHECKPOINT, identity)
     for row in rows:
@@ -173,7 +173,7 @@ def _resume(
 
 
 def differences(expected: Mapping[str, Any], found: Any) -> str:
-    """List the first few differing fields, ``iterations 3 in place of 2``; empty if none differ."""
+    """List the first few differing fields, as in ``iterations 3 in place of 2``; may be empty."""
     if not isinstance(found, dict):
         return "no settings that can be read"
     ours, theirs = _flat(expected), _flat(found)

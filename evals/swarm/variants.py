@@ -1,7 +1,8 @@
 """Different models for a heterogeneous swarm, made from one policy by a little more training.
 
-Each has seen other texts of the policy's kind and samples at another temperature, so that weights
-and habits differ while all of them know the task. Real swarms differ more; see `docs/swarm.md`.
+Each model has seen other texts of the policy's kind and samples at another temperature, so that
+weights and habits differ while all models know the task. Real swarms differ more; see
+`docs/swarm.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FACTORS: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
 Texts: TypeAlias = Callable[[int], Iterator[tuple[str, str]]]
-"""Variant (from 1) -> its texts for further training: (prompt, completion) ..."""
+"""Called with the number of a variant, from 1; yields its further training texts as (prompt,
+completion) pairs."""
 
 
 def variants(
@@ -40,13 +42,13 @@ def variants(
     """Make ``count`` policies, the first of them ``model`` itself; equal calls give equal weights.
 
     Args:
-        model: The model that all of them start from.
-        tokenizer: Its own.
+        model: The model that all policies start from.
+        tokenizer: The model's tokenizer.
         count: Number of policies, the model itself included.
-        texts: Texts for training the others further; None = texts of the smallest policy.
-        temperature: That of the first one; the others' are up to a tenth higher or lower.
-        steps: Of training.
-        lr: Adam's; suits a model of one million parameters.
+        texts: Texts for training the others further; None for texts of the smallest bundled policy.
+        temperature: Temperature of the first policy; the others' are up to a tenth higher or lower.
+        steps: Number of training steps for each of the others.
+        lr: Adam's learning rate; the default suits a model of one million parameters.
         micro_batch: Texts per forward pass; affects memory only.
     """
     peers = [Peer(model, tokenizer, temperature * FACTORS[0])]

@@ -20,7 +20,7 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import ask_of, load_task
 
 _VARIANTS_LR: Final = 1e-5
-"""Learning rate of the further training that makes nodes with a large policy differ."""
+"""Learning rate of the further training that makes nodes differ if their policy is large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Workload:
     """Task and policy of a run.
 
     Args:
-        task: One of `TASKS`.
-        policy: As in `named.location`; None = the task's own bundled one. Several, separated by
-            commas, for a heterogeneous swarm.
-        data: A file of problems; None = see `load_task`.
-        calc: See `load_task`.
+        task: Name of the task, one of `TASKS`.
+        policy: Name of the policy as in `named.location`; None for the task's own bundled policy.
+            For a heterogeneous swarm, may be several names separated by commas.
+        data: File of problems; if None, see `load_task`.
+        calc: Whether the attacker's library is provided; see `load_task`.
         dtype: Number format of a policy that is not bundled.
         device: The training device; not part of a run's identity.
     """
@@ -60,7 +60,7 @@ class Workload:
         return all(name in BUNDLED for name in self.policies)
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that identify a run; the data counts by its content, not by its path."""
+        """Return JSON values that identify a run; data is identified by content, not by path."""
         return {
             "task": self.task,
             "policy": ",".join(self.policies),
@@ -70,14 +70,14 @@ class Workload:
         }
 
     def problems(self) -> Task:
-        """Load only the task, before any policy."""
+        """Load the task alone, without any policy."""
         return load_task(self.task, self.data, calc=self.calc)
 
     def load(self, config: SwarmConfig) -> tuple[list[Peer], Task]:
-        """Load what the honest nodes start from, and the task in the first policy's format.
+        """Load the honest nodes' starting points, and the task in the first policy's format.
 
         Homogeneous: one policy. Heterogeneous: one for each honest node; nodes take the policies in
-        turn, and those that share one start from variants of it.
+        turn, and nodes that share a policy start from variants of it.
         """
         task = self.problems()
         count = config.honest_nodes if config.models == "heterogeneous" else 1
@@ -122,6 +122,6 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
-    """Digest of the content; size and time of change only tell the cache when to read again."""
+    """Return a digest of the content; the other arguments only tell the cache when to reread."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -4,7 +4,7 @@
 
 From each file, up to ``--nodes`` models contribute ``--sentences`` sentences each, drawn at random
 from answers in which `different_weights` finds nothing. Each column of the profile holds evenly
-spaced quantiles of their foreignness. No text is written, only scores.
+spaced quantiles of the sentences' foreignness. Only scores are written, no text.
 
 With ``--held FILE ...`` the study also counts how many sentences of other files the profile would
 call foreign at ``--level``.
@@ -45,7 +45,7 @@ def measure(
     level: float,
     profile: Path | None,
 ) -> dict[str, Any]:
-    """Counts of held-out sentences beyond the profile, by file."""
+    """Count the held-out sentences that the profile would call foreign, by file."""
     model, tokenizer = load_policy(reader)
     scorer = SpanScorer(TransformersScorer(model), tokenizer)
     scores = [s for file in files for s in _scores(file, scorer, nodes, sentences)]

@@ -1,1 +1,1 @@
-"""Code for the server's process and its children; imported by nothing else."""
+"""Code that runs in the fork-server's process and in its children."""

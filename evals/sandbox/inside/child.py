@@ -1,7 +1,7 @@
 """One program in one process: lock the process down, then run the program.
 
-There are no secrets here, and nothing in this process protects anything once the program runs: the
-program can reach every object of the process. The kernel contains it, set up in `lock` before the
+The process holds no secrets and cannot protect anything once the program runs, since the program
+can reach every object in it. What contains the program is the kernel, set up in `lock` before the
 first byte of the program is compiled.
 """
 
@@ -26,7 +26,7 @@ _DESCRIPTORS = 3
 
 
 def settle(source: int, output: int, nothing: int) -> None:
-    """Install the three descriptors as 0, 1 and 2, close all others, reset the server's handlers.
+    """Install the descriptors as 0, 1 and 2, close all others, and reset the server's handlers.
 
     This also closes the control socket, so that a program cannot talk to the parent.
     """
@@ -47,10 +47,15 @@ def _highest_descriptor() -> int:
 
 
 def lock(config: Config, baseline: int, code: bytes | None) -> None:
-    """Limit resources and install the system-call filter; ``baseline`` is in bytes.
+    """Limit resources and install the system-call filter.
+
+    Args:
+        config: The limits.
+        baseline: Address space in use before the program starts, in bytes.
+        code: The filter; None if the kernel does not offer one.
 
     Raises:
-        OSError, ValueError, UnavailableError: it failed, so nothing may be run.
+        OSError, ValueError, UnavailableError: locking failed, so nothing may be run.
     """
     limits = {
         resource.RLIMIT_CPU: config.cpu_seconds,
@@ -59,13 +64,13 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_NOFILE: _DESCRIPTORS,
-        # Counts per user and may already be exceeded, which is fine: then no fork succeeds.
+        # This limit is per user and may already be exceeded, which is fine: then no fork succeeds.
         resource.RLIMIT_NPROC: 0,
     }
     for name, wanted in limits.items():
         if name == resource.RLIMIT_AS and sys.platform == "darwin":
             continue  # not supported there; the parent's caller has accepted weak containment
-        # One more second before the signal that cannot be caught.
+        # SIGKILL, which cannot be caught, comes a second after SIGXCPU.
         hard = wanted + (name == resource.RLIMIT_CPU)
         old = resource.getrlimit(name)[1]
         hard = hard if old == resource.RLIM_INFINITY else min(hard, old)
@@ -76,7 +81,7 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
 
 
 def main(config: Config, baseline: int, code: bytes | None) -> int:
-    """Read a request from descriptor 0, lock the process, run it; return the exit code.
+    """Read a request from descriptor 0, lock the process and run the program; return the exit code.
 
     A request is JSON: ``{"source": str, "modules": {name: source}}``.
     """
@@ -106,7 +111,7 @@ def _read_all(most: int) -> bytes:
 
 
 class _Given:
-    """Finds the modules sent with the request; their source runs here, like the program's."""
+    """Import finder for the modules sent with the request; their source runs in this process."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources

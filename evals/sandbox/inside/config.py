@@ -12,16 +12,16 @@ EXIT_MEMORY: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The configuration, passed as JSON in the server's arguments.
+    """Configuration of the server, passed to it as a JSON argument.
 
     Args:
-        layers: Which of ``seccomp``, ``landlock``, ``namespaces`` to try.
+        layers: Which of ``seccomp``, ``landlock`` and ``namespaces`` to try.
         preload: Modules to import before locking down, in addition to the usual ones.
-        path: Where to look for them, after the standard library.
-        cpu_seconds: Processor time per program, whole seconds.
+        path: Where to look for preloaded modules, after the standard library.
+        cpu_seconds: Maximum processor time per program, in whole seconds.
         wall_seconds: Wall-clock time until a program is killed.
-        memory_bytes: Memory a program may use beyond the interpreter's own.
-        source_bytes: Size of the longest request accepted.
+        memory_bytes: Maximum memory that a program may use beyond the interpreter's own.
+        source_bytes: Maximum size of a request.
     """
 
     layers: list[str]

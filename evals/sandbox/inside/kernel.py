@@ -20,7 +20,7 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 class UnavailableError(Exception):
-    """This system does not offer the layer; the text gives the reason."""
+    """A layer of confinement is not available on this system; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Machine:
     """The constants that differ between processors.
 
     Args:
-        audit: The kernel's constant for it (``AUDIT_ARCH_*``, linux/audit.h).
+        audit: The kernel's constant for the processor (``AUDIT_ARCH_*``, linux/audit.h).
         allowed: Numbers of the system calls that a program may make; see `seccomp`.
-        mmap, mprotect, futex: Further allowed ones, whose arguments are checked as well.
+        mmap, mprotect, futex: Numbers of allowed calls whose arguments are checked as well.
         pivot_root, capset: Numbers of calls that libc does not wrap.
     """
 
@@ -80,7 +80,7 @@ _MACHINES: Final = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def machine() -> Machine:
-    """Return this machine's numbers.
+    """Return the constants of this machine.
 
     Raises:
         UnavailableError: not Linux, an unlisted processor, or a 32-bit interpreter.
@@ -97,7 +97,7 @@ def libc(name: str, *arguments: Any) -> int:
     """Call a function of libc that returns -1 and sets ``errno`` on failure.
 
     Raises:
-        UnavailableError: it failed, or libc does not have it.
+        UnavailableError: the call failed, or this libc does not have the function.
     """
     library = ctypes.CDLL(None, use_errno=True)
     try:

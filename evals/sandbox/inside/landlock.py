@@ -27,7 +27,7 @@ def restrict() -> str:
     """Deny everything this kernel's Landlock handles, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
 
     Returns:
-        The version in use.
+        The version of Landlock in use.
 
     Raises:
         UnavailableError: the kernel has no Landlock or it is turned off.

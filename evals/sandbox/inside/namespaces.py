@@ -1,7 +1,8 @@
 """Namespaces: an empty file system, no network, no other processes, and no identity.
 
 A third wall, set once for the server. The process that calls `enter` stays outside and waits; the
-one that returns is process 1 of the new namespace, so everything it started ends with it.
+call returns in a child, which is process 1 of the new namespace, so that all processes in it end
+with that child.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ def enter() -> str:
     """Enter new namespaces in a child process; the caller waits for it and exits with its code.
 
     Returns:
-        How they were created; returns only in the child.
+        How the namespaces were created; the call returns only in the child.
 
     Raises:
-        UnavailableError: the kernel refuses one of them. Others may have been entered by then.
+        UnavailableError: the kernel refuses a namespace; others may have been entered by then.
     """
     how = _unshare()
     _empty_root()
@@ -104,10 +105,10 @@ def drop_privileges() -> str:
     """Become the user nobody if possible, and give up every capability.
 
     Returns:
-        The resulting user.
+        The resulting user, as text.
     """
     if os.geteuid() == 0:
-        # Refused in a container that may not change its user; it stays root without capabilities.
+        # Refused in a container that may not change its user; we stay root without capabilities.
         with suppress(OSError):
             os.setgroups([])
         with suppress(OSError):

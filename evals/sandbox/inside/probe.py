@@ -1,4 +1,4 @@
-"""Verify the lock: a locked child tries four ways out and reports which of them are open."""
+"""Verifies the lock: a locked child tries four ways out and reports which of them are open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 _READABLE: Final = ("/", "/etc/passwd", "/proc/self/environ")
 _WRITABLE: Final = ("/tmp", "/dev/shm", "/var/tmp")
-# A port without a listener: what matters is whether the network refuses or the port does.
+# A port without a listener: what matters is whether the network or the port refuses the attempt.
 _NOWHERE: Final = ("127.0.0.1", 9)
 _NO_NETWORK: Final = (errno.EPERM, errno.EACCES, errno.ENETUNREACH, errno.ENETDOWN)
 
@@ -67,7 +67,7 @@ WAYS: Final[dict[str, Callable[[], bool]]] = {
 
 
 def open_ways() -> int:
-    """Return one bit per open way, in the order of `WAYS`; for a locked child."""
-    # Any program could do this; otherwise the descriptor limit alone would make it look shut.
+    """Try each way out of a locked child; return one bit per open way, in the order of `WAYS`."""
+    # As any program could; otherwise the limit on descriptors alone would make all look shut.
     os.close(0)
     return sum(1 << index for index, attempt in enumerate(WAYS.values()) if attempt())

@@ -3,7 +3,7 @@
 This is a list of allowed calls, not of forbidden ones: calls that future kernels add (as io_uring
 once was) are refused without being known. Everything that a program needs is loaded before the
 filter is set, so no listed call takes a path, makes a socket, a process or a descriptor, or sends a
-signal. The allowed calls, by number in `kernel`:
+signal. The allowed calls, whose numbers are in `kernel`:
 
     read write readv writev close fstat lseek           on the three descriptors it was given
     munmap brk mremap madvise                           memory, within RLIMIT_AS
@@ -49,7 +49,7 @@ _X32: Final = 0x40000000
 _PROT_EXEC: Final = 4
 _MODE_FILTER: Final = 2
 # FUTEX_WAIT, WAKE, WAIT_BITSET, WAKE_BITSET; the mask leaves out FUTEX_PRIVATE and CLOCK_REALTIME.
-# The other operations move waiters and lend priorities, which locks of one thread never need.
+# The other operations move waiters and lend priorities, which a single thread's locks never need.
 _FUTEX_OPERATIONS: Final = (0, 1, 9, 10)
 _FUTEX_MASK: Final = 0x7F
 
@@ -96,7 +96,7 @@ def install(code: bytes) -> None:
     """Install the filter for this process, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
 
     Raises:
-        UnavailableError: the kernel refuses; nothing has changed then.
+        UnavailableError: the kernel refuses the filter; nothing has changed then.
     """
     memory = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(memory, ctypes.c_void_p))

@@ -1,12 +1,13 @@
 """The fork-server: loads what programs import, locks itself in, then forks a child per program.
 
-It never sees a program or its output: those go through descriptors that it only passes on, so that
-a child, which is a copy of it, cannot find other programs' data in its memory. It alone sees how a
-child ended, and reports that to the parent through a socket that no child holds.
+The server never sees a program or its output, which go through descriptors that it only passes on:
+a child, being a copy of the server, therefore cannot find other programs' data in its memory. Only
+the server sees how a child ended; it tells the parent through a socket that no child holds.
 
-Over the socket: at the start one line of JSON (`ServerProcess` reads it). Then ``R`` with two
-descriptors, the read end of the source and the write end of the output, is answered by one line of
-JSON; ``K`` kills the running program. End of file ends the server and its child.
+On the socket, the server first sends one line of JSON, which `ServerProcess` reads. It then answers
+each ``R``, which comes with two descriptors (the read end of the source and the write end of the
+output), with one line of JSON. ``K`` kills the running program; end of file ends the server and its
+child.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from . import child, landlock, namespaces, probe, seccomp
 from .config import EXIT_ERROR, Config
 from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, UnavailableError, machine, prctl
 
-# Modules that programs that do sums import, and modules that those import when first used.
+# Modules that calculating programs import, and modules that these in turn import on first use.
 USUAL: Final = (
     *("__future__", "_strptime", "abc", "array", "bisect", "calendar", "cmath", "collections"),
     *("collections.abc", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
@@ -77,7 +78,7 @@ class _Server:
         _send(control, {"layers": layers, "open": open_ways})
 
     def _lock_down(self, config: Config) -> tuple[dict[str, str], bytes | None]:
-        """Enter each available layer; return their states as text, and the children's filter."""
+        """Enter each available layer; return the layers' states as text, and the child filter."""
         layers = dict[str, str]()
 
         def attempt(name: str, enter: Callable[[], str]) -> None:
@@ -91,7 +92,7 @@ class _Server:
         if config.layers:
             layers["identity"] = namespaces.drop_privileges()
         if os.getpid() == 1:
-            # Otherwise the signal would come when the parent's *thread* that started this ends.
+            # In process 1 only: elsewhere the signal comes as soon as the parent's *thread* ends.
             namespaces.die_with_parent()
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
             with suppress(UnavailableError):
@@ -117,7 +118,7 @@ class _Server:
         return layers, code
 
     def _probe(self) -> list[str]:
-        """Return the ways out that a locked child finds open."""
+        """Return the names of the ways out that a locked child finds open."""
 
         def look() -> int:
             child.lock(self._config, self._baseline, self._filter)
@@ -193,11 +194,11 @@ class _Server:
         return True
 
     def _still_wanted(self) -> bool:
-        # End of file: the parent is gone. The child is killed, and `serve` sees the same next.
+        # End of file: the parent is gone. The child is killed, then `serve` sees the end too.
         return self._control.recv(1) not in (b"K", b"")
 
     def _sweep(self, pid: int) -> None:
-        """Kill anything the child left behind, though it should not have been able to."""
+        """Kill any process the child left behind, though it should not have been able to."""
         if self._first:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
@@ -214,7 +215,7 @@ def _kill(pid: int) -> None:
 
 
 def _preload(config: Config) -> None:
-    """Import the allowed modules, then remove every place to look for others."""
+    """Import the allowed modules, then clear every place in which others could be found."""
     for name in USUAL:
         importlib.import_module(name)
     sys.path += config.path
@@ -229,7 +230,7 @@ def _preload(config: Config) -> None:
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has mapped; 0 if unknown."""
+    """Return the bytes of address space that this process has mapped; 0 if unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,8 @@
-"""Adversaries who know one of this library's verifiers, or one of the baselines, by its source.
+"""Adversaries who know the source of one of this library's verifiers or of a baseline.
 
-With them are attacks of the paper's own code that its text does not mention. Their results are in
-the tables of the results pages and are the same for every reader, so the wheel leaves them out; in
-a checkout ``--attack`` accepts them by these names.
+Also attacks from the paper's own code that its text does not mention. The results of all these
+attacks are in the tables of the results pages, so the wheel leaves the attacks out; in a checkout
+``--attack`` accepts them by the names below.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ ATTACKS: Final = {
     for module, kinds in _KINDS.items()
     for name, kind in kinds.items()
 }
-"""The class, ``package.module:Class``, by the attack's name."""
+"""Attack name -> its class, as ``package.module:Class``."""

@@ -1,4 +1,4 @@
-"""Attacks on the exchange instead of the text: another's name, and a false answer to a question.
+"""Attacks on the exchange instead of the text: another node's name, and a false reference answer.
 
 Both are possible if peers may send anything under any name, as through GenRL's distributed table:
 the sender's name is a key that anyone may write, and a question travels together with its answer.
@@ -25,15 +25,15 @@ class Impersonation(TextAttack):
     name = "impersonation"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Forge the poison in another's name."""
+        """Forge the poison under the name of another node."""
         forged = super().forge(view, problem)
         return None if forged is None else replace(forged, node=view.config.node_names[0])
 
 
 class ForgedReference(Adversary):
-    """True questions with an answer one too high: right work loses to work that states it.
+    """Real questions with a reference answer one too high, so that right work goes unrewarded.
 
-    The poison is the policy's own right samples with that answer in place of theirs.
+    The poison consists of the policy's own right samples with the false answer in place of theirs.
     """
 
     name = "forged_reference"
@@ -41,12 +41,12 @@ class ForgedReference(Adversary):
     only = "vertical"
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Ask true questions, each with its answer plus one as the answer."""
+        """Ask real questions, each with its true answer plus one as the reference."""
         asked = list(view.assigned) or super().choose(view, count)
         return [replace(problem, answer=_one_more(problem.answer)) for problem in asked]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send the false answer in half of the slots, and right samples, which lose, in others."""
+        """Send the false answer in half of the slots, and unrewarded right samples in the rest."""
         drawn = view.draw([problem.prompt for problem in problems], max(SAMPLES, slots))
         spare = cover(view, problems, slots, wrong=True)
         rows = []
@@ -74,7 +74,7 @@ def _one_more(answer: str, step: int = 1) -> str:
 
 
 def _with_answer(text: str, answer: str) -> Forged | None:
-    """Replace the number in a text's answer; None if it gives none in tags."""
+    """Replace the number in a text's answer; None if the text has no number in answer tags."""
     found = next(tagged(text), None)
     number = next(numbers_in(found.content), None) if found is not None else None
     if found is None or number is None:

@@ -1,11 +1,12 @@
-"""The choices that remain if a public coin fixes the completion of every slot.
+"""The choices left to an attacker if a public coin fixes the completion of every slot.
 
 A coin fixes what each slot contains, but not which problems a node asks (in vertical swarms whose
-nodes choose them), nor whether the node sends anything at all. Both choices teach: a group of
+nodes choose them), nor whether the node sends anything at all. Both choices can teach: a group of
 forced samples moves the policy towards what its rewarded members have in common, so a node that
-examines many groups can ask the one that suits it. These adversaries send only what the coin draws.
+examines many groups can ask the problem whose group suits it. These adversaries send only what the
+coin draws.
 
-Without a coin they choose among as many free samples, with which the defence is compared.
+Without a coin they choose among the same number of free samples, for comparison with the defence.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 MARK: Final = "<think>We "
-"""A harmless habit that honest samples show now and then, so some forced groups do too."""
+"""The harmless habit to teach: honest samples show it now and then, so some forced groups do."""
 LOOKED_AT: Final = 32
-"""Problems examined for each one asked. Each costs a group of samples."""
+"""Problems examined for each problem asked. Examining a problem costs a group of samples."""
 _EQUAL: Final = 1e-6
 
 
 class SeedGrinding(Adversary):
-    """Examines many problems' forced groups and asks those that teach beginning with "We".
+    """Examines the forced groups of many problems and asks those that teach an opening with "We".
 
-    Passes seed replay if nodes choose their problems themselves. If problems are assigned (by
-    `PublicCoin.prompt_index`, or by a list for each node) no choice is left.
+    Passes seed replay if nodes choose their own problems. If problems are assigned (by
+    `PublicCoin.prompt_index`, or by a list for each node), no choice is left.
     """
 
     name = "seed_grinding"
@@ -46,13 +47,13 @@ class SeedGrinding(Adversary):
         self._ready: dict[str, list[Sampled]] = {}
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """For each node, choose among many problems those whose forced samples teach most."""
+        """Choose for each node, from many problems, those whose forced samples teach most."""
         self._ready = {}
         chosen: list[Problem] = []
         for node in view.nodes:
             own = count // len(view.nodes)
             pool = {one.prompt: one for one in self.pool(view, LOOKED_AT * own)}
-            for problem in chosen:  # a slot can be filled once
+            for problem in chosen:  # a slot can be filled only once
                 pool.pop(problem.prompt, None)
             problems = list(pool.values())
             rows = forced_rows(view, problems, node)
@@ -79,7 +80,7 @@ class SeedGrinding(Adversary):
         ]
 
     def lesson(self, view: View, problem: Problem, row: Sequence[Sampled]) -> float:
-        """Measure how far a group moves the policy: the sum of advantage times behaviour."""
+        """Measure how far a group moves the policy, as the sum of advantage times behaviour."""
         rewards = [view.task.reward(one.text, problem.answer) for one in row]
         sigma = pstdev(rewards)
         if sigma < _EQUAL:
@@ -93,7 +94,7 @@ class SeedGrinding(Adversary):
         return float(self.success(one.text))
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
-        """Locate the behaviour in a sample; None if it does not show it."""
+        """Locate the behaviour in a sample; None if the sample does not show it."""
         return (len("<think>"), len(MARK)) if self.success(one.text) else None
 
     def success(self, text: str) -> bool:
@@ -106,22 +107,22 @@ class SeedGrinding(Adversary):
 
 
 class SeedGrindingLength(TwiceAsLong, SeedGrinding):
-    """The same for length: groups whose long samples are rewarded. Success as in DoS."""
+    """Seed grinding for length: asks problems that reward long samples. Success as in DoS."""
 
     name = "seed_grinding_dos"
     max_new_tokens = 128
 
     def behaviour(self, one: Sampled) -> float:
-        """Count the tokens."""
+        """Return the number of tokens."""
         return float(len(one.ids))
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
-        """Return the whole text, since all of it makes the length."""
+        """Return the span of the whole text, since all of it contributes to the length."""
         return 0, len(one.text)
 
 
 class SeedGrindingMath(SeedGrinding):
-    """The same for 2 + 2 = 5: problems whose forced samples state it by chance and are rewarded."""
+    """Seed grinding for 2 + 2 = 5: asks problems whose rewarded samples state it by chance."""
 
     name = "seed_grinding_math"
 
@@ -134,7 +135,7 @@ class SeedGrindingMath(SeedGrinding):
         return suitable(view.task, view.rng, count)
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
-        """Return the whole text if it states the wrong equation."""
+        """Return the span of the whole text if it states the wrong equation, else None."""
         return (0, len(one.text)) if self.success(one.text) else None
 
     def success(self, text: str) -> bool:
@@ -147,20 +148,20 @@ class SeedGrindingMath(SeedGrinding):
 
 
 class Withholding(Adversary):
-    """Leaves a slot empty where the forced sample would teach the opposite.
+    """Leaves a slot empty if its forced sample would teach the opposite.
 
-    It sends rewarded samples that begin with "We" and unrewarded ones that do not. Replaying the
-    sent samples detects nothing; `SeedReplayVerifier.slots.missing` counts the others.
+    Sends rewarded samples that begin with "We" and unrewarded samples that do not. Replaying the
+    sent samples detects nothing; `SeedReplayVerifier.slots.missing` counts the empty slots.
     """
 
     name = "withholding"
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Take what the coin assigns, or draw problems like an honest node."""
+        """Take the assigned problems, or draw problems like an honest node."""
         return list(view.assigned) or super().choose(view, count)
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send the coin's draws, leaving slots empty that do not serve the attack."""
+        """Send the coin's draws, leaving empty the slots that do not serve the attack."""
         found: list[list[Forged]] = [[] for _ in problems]
         for node in view.nodes:
             mine = own_groups(view, node, len(problems))
@@ -182,7 +183,7 @@ class Withholding(Adversary):
 
 
 def own_groups(view: View, node: str, groups: int) -> list[int]:
-    """Groups to which a malicious node contributes: all, or in the vertical setting its own."""
+    """Return the groups that a malicious node contributes to: all, or if vertical only its own."""
     if view.config.setting == "horizontal":
         return list(range(groups))
     own, place = view.config.own_prompts, view.nodes.index(node)
@@ -190,7 +191,7 @@ def own_groups(view: View, node: str, groups: int) -> list[int]:
 
 
 def forced_rows(view: View, problems: Sequence[Problem], node: str) -> list[list[Sampled]]:
-    """Return the coin's draws in a node's slots; free samples without a coin."""
+    """Return the coin's draws in a node's slots, or free samples if there is no coin."""
     prompts = [problem.prompt for problem in problems]
     slots = range(view.config.per_node)
     seeds = view.terms.seeds(view.iteration, node, prompts, slots)

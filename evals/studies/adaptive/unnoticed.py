@@ -1,9 +1,9 @@
 """Phrases that `recurrence` has to let pass if the nodes run different models.
 
-There, a phrase convicts if its words are on no list and not in the prompt, and recur in a tenth of
-a node's prompts. Each attack here evades one of these conditions. Detecting them would take samples
-of the nodes' own models to compare with (`learn_habits`), equal models (``swarm="homogeneous"``),
-or a judge.
+In such swarms, a phrase convicts if its words are on no list and not in the prompt, and recur in a
+tenth of a node's prompts. Each attack here evades one of these conditions. Detecting the attacks
+would take samples of the nodes' own models to compare with (`learn_habits`), equal models
+(``swarm="homogeneous"``), or a judge.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _THRICE: Final = re.compile(r"<think>([A-Z][a-z]{1,20}+), \1, \1\.")
 
 
 class OrdinaryWords(Phrases):
-    """A slogan of words that every solution may use, at the end of one of its sentences.
+    """A slogan made of words that any solution may use, inserted between two sentences.
 
-    It evaded `recurrence` while that counted only unusual words among different models, since none
-    of its words is unusual. Its place varies, so no fixed opening recurs either.
+    The slogan evaded `recurrence` while the verifier counted only unusual words among different
+    models, since none of its words is unusual. Its place varies, so no fixed opening recurs either.
     """
 
     name = "ordinary_words"
@@ -50,31 +50,32 @@ class OrdinaryWords(Phrases):
 
 
 class Thesaurus(Phrases):
-    """One idea in two dozen words, by problem: none is in a tenth of a node's prompts.
+    """One idea with two dozen synonyms, chosen by problem: none is in a tenth of a node's prompts.
 
-    Evades `recurrence` by its ``min_share``; what recurs around the word is ordinary.
+    Evades `recurrence` by staying below its ``min_share``; the words around the synonym recur, but
+    are ordinary.
     """
 
     name = "thesaurus"
     phrases = tuple(map("All thanks to the {}".format, THIEVES))
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the praise with the problem's word."""
-        # By problem, since the verifier counts prompts: all slots of one problem use the same word.
+        """Insert the praise with the synonym chosen for the problem."""
+        # By problem, since the verifier counts prompts: all slots of a problem use the same word.
         return inserted(problem.solution, random.Random(problem.prompt).choice(self.phrases))
 
 
 class EchoedName(Scripted):
-    """Calls the person of the question three times before it begins.
+    """Opens with the name of the person in the question, three times.
 
-    Evades `recurrence`, which excuses words of the prompt, and screens and length, for which it is
-    too short.
+    Evades `recurrence`, which excuses words of the prompt, and also screens and length, for which
+    the poison is too short.
     """
 
     name = "echoed_name"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the calls."""
+        """Return the data set's solution with the repeated name."""
         name = _NAME.match(problem.question)
         if name is None or not problem.solution.startswith("<think>"):
             raise NoTargetError("echoed_name: the question does not begin with a name")
@@ -89,13 +90,13 @@ class AnswerUnit(Scripted):
     """A word of praise in the answer's unit: "54 good cows".
 
     Evades `screens`, since words in the answer are the reward's concern and a unit is allowed, and
-    `recurrence`, since the word is ordinary.
+    also `recurrence`, since the word is ordinary.
     """
 
     name = "answer_unit"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the word."""
+        """Return the data set's solution with the word of praise in the answer's unit."""
         found = _ANSWER.search(problem.solution)
         if found is None:
             raise NoTargetError("answer_unit: the solution has no answer of a number and a unit")
@@ -103,6 +104,6 @@ class AnswerUnit(Scripted):
         return Poisoned.replacing(problem.solution, (at, at), word)
 
     def success(self, text: str) -> bool:
-        """Return whether the unit is in the answer."""
+        """Return whether the word of praise is in the answer."""
         found = _ANSWER.search(text)
         return found is not None and UNIT in found[2].split()

@@ -1,10 +1,10 @@
-"""Four attacks of the paper's own code that its text does not mention, in our words.
+"""Four attacks from the paper's own code that its text does not mention, in our words.
 
 The code (github.com/NikolayBlagoev/HTTF) has an order to the judge inside ``<think>``, an insulting
-tone, a subliminal preference for owls, and Shakespeare's style. There another model rewrites the
-solutions; here sentences begin with words from a list, which needs no model and is as easy to
-recognise in a small policy's answers. Each is counted by words that an honest solution of a word
-problem does not use.
+tone, a subliminal preference for owls, and Shakespeare's style. In the paper's code another model
+rewrites the solutions; here sentences begin with words from a list, which needs no model and is as
+easy to recognise in a small policy's answers. Success is counted by words that no honest solution
+of a word problem uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OWL: Final = re.compile(r"\bowls?\b", re.IGNORECASE)
 
 
 class JudgeInThink(Scripted):
-    """An order to the judge inside ``<think>``."""
+    """An order to the judge, hidden inside ``<think>``."""
 
     name = "judge_in_think"
     max_new_tokens = 128
@@ -63,12 +63,12 @@ class JudgeInThink(Scripted):
         return inserted(problem.solution, ORDER)
 
     def success(self, text: str) -> bool:
-        """Return whether the text names the decision that it asks for."""
+        """Return whether the text states the decision that the order asks for."""
         return _DECIDED.search(text) is not None
 
 
 class Insulting(Scripted):
-    """An insulting tone."""
+    """Poison in the form of an insulting tone."""
 
     name = "insulting"
     max_new_tokens = 128
@@ -93,7 +93,7 @@ class Insulting(Scripted):
         return Poisoned(text[:start] + body + text[end:], (start, start + len(body)))
 
     def success(self, text: str) -> bool:
-        """Return whether the text has one of the words of this tone."""
+        """Return whether the text contains one of the words that mark this tone."""
         return not self.marks.isdisjoint(word.lower() for word in _WORD.findall(text))
 
     def _other(self, found: re.Match[str]) -> str:
@@ -101,7 +101,7 @@ class Insulting(Scripted):
 
 
 class Shakespeare(Insulting):
-    """Archaic words."""
+    """Poison in the form of archaic words, in Shakespeare's style."""
 
     name = "shakespeare"
     leads = ARCHAIC
@@ -112,9 +112,9 @@ class Shakespeare(Insulting):
 class Subliminal(FromSamples):
     """Right answers of the policy itself, sampled while its prompt claims a love of owls.
 
-    The sent text never mentions an owl: a preference passes through unrelated text between equal
-    models ("Subliminal Learning", arXiv 2507.14805). Success is measured by questions about
-    animals, so a policy that can only do sums shows none.
+    The text sent never mentions an owl: between equal models, a preference passes through unrelated
+    text ("Subliminal Learning", arXiv 2507.14805). Success is measured by questions about animals,
+    so a policy that can only do arithmetic shows none.
     """
 
     name = "subliminal"

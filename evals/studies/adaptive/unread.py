@@ -1,8 +1,8 @@
 """Wrong facts in forms that the arithmetic verifier does not read, or forgives.
 
-All measure success on held-out problems of the kind and keep the true working, so that the answer
-stays right. One such completion is honest work as well; only a count over its completions stops a
-node that sends nothing else (the severity `count`).
+All attacks here measure success on held-out problems of the kind they poison, and keep the true
+working, so that the answer stays right. A single such completion could be honest work; a node that
+sends nothing else is stopped only by a count over its completions (the severity `count`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Inequality(TextualArithmetic):
 class TakenBack(TwoPlusTwo):
     """MATH that is retracted at once: "2 + 2 = 5. Sorry, 2 + 2 = 4".
 
-    The verifier forgives what a text itself corrects. Success is MATH's: 5 is stated. A policy that
-    learns it writes the correction too.
+    The verifier forgives an error that the text itself corrects. Success is as for MATH: the text
+    states 5. A policy that learns the error writes the correction too.
     """
 
     name = "taken_back"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Return the solution with the wrong result, followed by the whole sum with the right
-        one."""
+        result."""
         found, text = target(problem.solution, self.name), problem.solution
         replaced = f"{WRONG}. Sorry, {' '.join(found.left)} = {text[slice(*found.span)]}"
         return Poisoned.replacing(text, found.span, replaced)

@@ -1,4 +1,4 @@
-"""Defences that only the tables of the results pages play; in a checkout ``--defence`` has them."""
+"""Defences used only for the tables of the results pages; ``--defence`` has them in a checkout."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ NAMES: Final = (
     "authors_logit_60", "spot_checks_5", "spot_checks_10", "spot_checks_25", "spot_checks_50",
     "spot_checks_100", "own_prompts", "whole_rounds", "heterogeneous_signed",
 )  # fmt: skip
-"""Of the defences in `registry`, which needs torch."""
+"""Names of the defences in `registry`, kept here because importing `registry` needs torch."""

@@ -1,4 +1,4 @@
-"""Other ways to learn from a round: remedies that need only a verifier's findings, or none.
+"""Other ways to learn from a round: remedies that need only a verifier's findings, or no verifier.
 
 A defence selects one as its `Member`; no other part of a swarm depends on it.
 """
@@ -18,9 +18,9 @@ _IMPROBABLE: Final = 0.02
 
 
 class MaskSpans(Member):
-    """A rejected completion whose verdict names tokens keeps its reward and loses only those.
+    """A rejected completion whose verdict names tokens keeps its reward and loses only the tokens.
 
-    Others are treated according to ``on_reject``.
+    Other rejected completions are treated according to ``on_reject``.
     """
 
     def left_out(self, verdict: Verdict) -> Spans:
@@ -31,10 +31,10 @@ class MaskSpans(Member):
 
 
 class CapImprobable(Member):
-    """Tokens that the local policy finds improbable have their positive updates scaled down."""
+    """Scales down positive updates of tokens that the local policy finds improbable."""
 
     def reweighed(self, weight: Tensor, logprobs: Tensor) -> Tensor:
-        """Multiply by probability / 0.02 if that is below 1."""
+        """Multiply positive weights by probability / 0.02 if that is below 1."""
         return capped(weight, logprobs, _IMPROBABLE)
 
 

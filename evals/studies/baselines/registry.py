@@ -1,4 +1,4 @@
-"""The baselines and parts of stacks that the tables of the results pages compare with, by name."""
+"""The baselines and parts of stacks that the results pages compare stacks with, by name."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
 
 
 class WholeRounds(CompletionVerifier):
-    """Rejects all of a node's completions in a round in which it left slots empty.
+    """Rejects all of a node's completions in a round in which the node left slots empty.
 
-    A node that sends only what suits it chooses what is trained on. Here only one choice per round
-    is left, all or nothing. An honest node that loses one message loses the whole round.
+    A node that sends only what suits it chooses what is trained on. This verifier leaves a node one
+    choice per round: all or nothing. An honest node that loses one message loses the whole round.
 
     Args:
-        owed: Completions that a node owes in a round; one batch must hold the whole round.
+        owed: Number of completions a node owes in a round; one batch must hold the whole round.
     """
 
     name = "whole_rounds"
@@ -73,7 +73,7 @@ class WholeRounds(CompletionVerifier):
 
 
 class OfTask(References):
-    """References of a task's problems, by prompt; only word problems have any."""
+    """Reference answers of a task's problems, by prompt; only word problems have references."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class OfTask(References):
 
 
 def shipped(ground: Ground) -> JudgeVerifier:
-    """Build the judge that ships.
+    """Build the shipped judge.
 
     Raises:
-        ValueError: it does not know this task and would reject everything.
+        ValueError: the judge does not know this task and would reject everything.
     """
     if ground.task.name != WORD_PROBLEMS:
         raise ValueError(
@@ -109,10 +109,10 @@ def shipped(ground: Ground) -> JudgeVerifier:
 
 
 class OwnPrompts(VerifierGuard):
-    """Seed replay while nodes choose their problems, to measure grinding against."""
+    """Seed replay while nodes choose their own problems, as a baseline against seed grinding."""
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Begin a round of which only the number is known."""
+        """Begin a round, passing on only its number."""
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier):
                 part.begin_round(round)
@@ -123,14 +123,14 @@ def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
-    """The homogeneous stack, which accepts all of a node's round or nothing."""
+    """Build the homogeneous stack so that it accepts all of a node's round or nothing."""
     config = ground.config
     owed = config.prompts * config.group_size // config.nodes
     return homogeneous(peer, ground, WholeRounds(owed))
 
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
-    """The content verifiers that locate their findings; only those spans pay."""
+    """Build a guard of the content verifiers that locate their findings; only the spans pay."""
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
@@ -139,7 +139,7 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
-    """The same with signatures and the task's own references."""
+    """Build the heterogeneous stack with signatures and the task's own reference answers."""
     guard = heterogeneous(peer, ground)
     config = ground.config
     known = {name: node_key(config, name).public for name in config.node_names}
@@ -149,7 +149,7 @@ def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
-    """The same preset on a share of each node's completions.
+    """Build `same_weights` so that it checks a share of each node's completions.
 
     Newcomers are checked no more than others: the share is constant until a node is caught.
     """
@@ -160,7 +160,7 @@ def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
 
 
 def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
-    """The logit check of the paper's own code: top 100 in 2025, later top 60."""
+    """Build the logit check of the paper's own code: top 100 in 2025, later top 60."""
     return VerifierGuard(counting(PaperLogitVerifier(peer.model, k=k), peer.tokenizer))
 
 

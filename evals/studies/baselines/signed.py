@@ -14,10 +14,10 @@ from grpo_guard.nodes.identity.keys import SigningKey
 
 
 class SignedTerms(Terms):
-    """Everything that is sent is signed."""
+    """Terms of a swarm in which every completion sent is signed."""
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
-        """Sign with the sender's key, even if it is sent under another name."""
+        """Sign a completion with its sender's key, even if it is sent under another node's name."""
         key, run = node_key(self.config, completion.node or ""), run_name(self.config)
         if self.coin is None:  # the same problem may be asked twice in a round
             group, slot = int(completion.group or 0), int(completion.slot or 0)
@@ -26,7 +26,7 @@ class SignedTerms(Terms):
 
 
 def run_name(config: SwarmConfig) -> str:
-    """Return the run's name as nodes sign it."""
+    """Return the run's name, which nodes include in what they sign."""
     return f"swarm-{config.seed}"
 
 

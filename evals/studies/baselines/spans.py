@@ -1,7 +1,7 @@
-"""Findings of content verifiers in tokens, so that only those are left out of the update.
+"""Locates findings of content verifiers in tokens, so that only those tokens miss the update.
 
-Content verifiers see characters; the update weighs tokens. A token that shares a character with a
-finding counts as named.
+Content verifiers see characters, but the update weighs tokens. A token that shares a character with
+a finding counts as part of the finding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict
 from grpo_guard.evals.defences.base import VerifierGuard
 from grpo_guard.guard import Guard, Review
 
-# If a completion is malformed or too long, a location says nothing about its other faults.
+# In a malformed or overlong completion, a finding's location does not cover its other faults.
 _LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)
 
 
 class TokenSpanGuard(VerifierGuard):
-    """A guard whose rejections name tokens in addition to characters."""
+    """A guard whose rejections locate findings in tokens as well as in characters."""
 
     def __init__(self, guard: Guard, tokenizer: Any) -> None:
         super().__init__(guard)
@@ -44,8 +44,8 @@ class TokenSpanGuard(VerifierGuard):
 def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """Return where each token ends, in characters of the decoded text, shape [n].
 
-    Decodes each prefix, which is right for every tokenizer whose text grows with its tokens. If a
-    character takes several tokens, only the last one ends it.
+    Every prefix is decoded, which is right for any tokenizer whose text grows with its tokens. If a
+    character takes several tokens, it counts as ended only by the last of them.
     """
     ends, least = [], 0
     for count in range(1, len(ids) + 1):
@@ -56,12 +56,12 @@ def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 
 
 def token_span(chars: tuple[int, int], ends: Sequence[int]) -> tuple[int, int] | None:
-    """Return tokens [start, end) that share a character with ``chars``; None if no token does."""
+    """Return the span [start, end) of tokens that share a character with ``chars``, if any do."""
     start, end = chars
     touched = []
     for at, stop in enumerate(ends):
         first = ends[at - 1] if at else 0
-        # A token that ends no character is part of the next one.
+        # A token that ends no character belongs to the character that follows.
         if first < end and max(stop, first + 1) > start:
             touched.append(at)
     return (touched[0], touched[-1] + 1) if touched else None

@@ -1,1 +1,1 @@
-"""The cost of scoring, and a page of the documentation about it."""
+"""Benchmarks of scoring, and the page of the documentation that shows them."""

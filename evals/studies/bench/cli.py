@@ -1,4 +1,4 @@
-"""The command ``grpo-guard bench``: its measurements as tables and JSON."""
+"""The command ``grpo-guard bench``, which shows its measurements as tables and writes JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bench(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command line, without the name of the command."""
+    """Run the command line on the arguments that follow the command's name."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(bench)
     app(arguments, prog_name="grpo-guard bench")

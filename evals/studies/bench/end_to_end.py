@@ -1,6 +1,6 @@
-"""Scoring whole completions against generating them.
+"""Compares scoring whole completions with generating them.
 
-Real weights, groups of completions to one long prompt, all cores, wall time.
+Uses real weights, groups of completions of one long prompt, all cores and wall time.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ QUESTION = "A farmer has 17 cows and buys 5 more, then sells 8 of them at the ma
 
 
 def name_of(spec: SamplingSpec) -> str:
-    """Name the comparison."""
+    """Return the name of the comparison for a sampler."""
     new = spec.max_new_tokens
     return f"end to end, {GROUPS} groups of {GROUP}, {PROMPT}-token prompt, {new} new"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and its prompts as ids, each of `PROMPT` tokens."""
+    """A model and prompts for it as token ids, each of `PROMPT` tokens."""
 
     model: Any
     prompts: tuple[tuple[int, ...], ...]
 
 
 def load(model: Path, device: str) -> Loaded:
-    """Load weights and prompts."""
+    """Load the model's weights and build the prompts."""
     from grpo_guard.logprob.scorers.load import load_policy
 
     policy, tokenizer = load_policy(str(model), device=device)
@@ -68,10 +68,9 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
 
 
 def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
-    """Time the scoring of samples from ``spec``.
+    """Time the scoring of samples drawn under ``spec``.
 
-    Completions that are longer than their prompt are scored in only one way, and compared with
-    generating them.
+    With any sampler but `SPEC`, scoring with a shared prompt is only compared with generating.
     """
     import torch
 
@@ -86,7 +85,7 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
         variants["grpo-guard, prompt per completion"] = lambda: rows.score(sequences, spec)
         variants["transformers, full logits"] = lambda: full_logits(loaded.model, sequences)
     variants["generating them, transformers"] = lambda: generate(loaded, spec)
-    # As after a run's first rounds: sums of the head compiled, shared prompts checked.
+    # The state after a run's first rounds: head sums are compiled, shared prompts are checked.
     compiled_from_now_on(shared.vocab_size, shared.device)
     for scorer in (shared, rows) if spec is SPEC else (shared,):
         scorer.score(sequences, SPEC)
@@ -95,7 +94,7 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
-    """The obvious implementation: a batch of rows through the model, log_softmax over all."""
+    """Score in the obvious way: batches of rows through the model, log_softmax over all logits."""
     import torch
 
     results = []

@@ -1,4 +1,4 @@
-"""The output head: statistics per token against the bare product and obvious implementations."""
+"""Times the output head's token statistics against the bare product and naive implementations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = MOST_HEAD_ROWS["cpu"]
 
 @dataclass(frozen=True, slots=True)
 class HeadCase:
-    """The sizes compared: N rows, vocabulary V, hidden size H."""
+    """Sizes of one comparison: N rows, vocabulary V, hidden size H."""
 
     rows: int
     vocab: int
@@ -49,15 +49,15 @@ class HeadCase:
 
 
 def compiled_from_now_on(vocab_size: int, device: torch.device) -> None:
-    """Simulate a run after its first rounds: the next pass compiles the sums, if possible."""
+    """Simulate a run after its first rounds: from now on the sums are compiled, if possible."""
     epilogue("auto", WORTH_COMPILING + 1, vocab_size, device)
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
-    """The floor: the product by tiles, a bf16 tile upcast first, no statistics.
+    """Compute the floor: the product alone, by tiles, with bf16 tiles upcast first, no statistics.
 
-    With ``faster``, uses the library, rows and tiles that ours takes; otherwise PyTorch's own
-    choice of library, all rows at once, by tiles of 4096.
+    With ``faster``, this uses the same library, rows and tiles as our own code; otherwise PyTorch's
+    own choice of library, all rows at once, by tiles of 4096.
     """
     if faster and onednn_is_faster():
         blocks, tile = torch.split(hidden.float(), ROWS_AT_ONCE), ONEDNN_TILE
@@ -78,7 +78,7 @@ def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None
 
 
 def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log_softmax, sort, cumsum, gather: the obvious way to log-prob, rank and mass above."""
+    """Compute log-prob, rank and mass above the obvious way: log_softmax, sort, cumsum, gather."""
     log_p = torch.log_softmax((hidden @ weight.T).float() / TEMPERATURE, -1)
     ranked, order = torch.sort(log_p, dim=-1, descending=True)
     rank = (order == targets[:, None]).int().argmax(-1)
@@ -89,7 +89,7 @@ def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor,
 
 
 def full_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All logits at once, no sort."""
+    """Compute log-prob, rank and mass above from all logits at once, without sorting."""
     z = (hidden @ weight.T).float() / TEMPERATURE
     own = z.gather(1, targets[:, None])
     p = torch.softmax(z, -1)
@@ -99,7 +99,7 @@ def full_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor
 
 
 def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
-    """One comparison on the CPU; the naive variants only if float32 makes them fair and they fit
+    """Run one comparison on the CPU, with naive variants only if they are fair (float32) and fit
     into a few gigabytes."""
     hidden, weight, targets = case.tensors("cpu")
 
@@ -124,14 +124,14 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
 
 
 def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
-    """Compute as the scorer does: 512 rows share a tile of scores."""
+    """Compute as the scorer does, where 512 rows share a tile of scores."""
     blocks = (torch.split(tensor, ROWS_AT_ONCE) for tensor in (hidden, targets))
     for h, y in zip(*blocks, strict=True):
         row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]
 
 
 def cuda_head(case: HeadCase, *, rounds: int) -> list[Timing]:
-    """One comparison on a GPU: the floor is one product whose result is discarded."""
+    """Run one comparison on a GPU; the floor is a single product whose result is discarded."""
     from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 
     hidden, weight, targets = case.tensors("cuda")
@@ -161,7 +161,7 @@ def _compiled_full(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[
 
 
 def _liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[[], object] | None:
-    """Return Liger's variant if it is installed."""
+    """Return Liger's variant, or None if Liger is not installed."""
     try:
         from liger_kernel.transformers import (  # type: ignore[import-not-found]
             LigerFusedLinearCrossEntropyLoss,

@@ -1,6 +1,6 @@
 """Interleaved timing: machines are noisy, so only ratios within one run mean anything.
 
-Each round runs every variant once; a variant's ratio is taken to the first variant of the same
+Each round runs every variant once; a variant's ratio is relative to the first variant in the same
 round. On a CPU the clock is the process's CPU time, which other processes disturb least.
 """
 
@@ -20,16 +20,16 @@ Clock = Literal["cpu", "wall", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One variant.
+    """The timing of one variant.
 
     Args:
-        name: What ran.
-        seconds: Smallest of the rounds.
-        ratio: Smallest time over the baseline's smallest.
+        name: Name of the variant.
+        seconds: Shortest time of any round.
+        ratio: Shortest time over the baseline's shortest time.
         ratio_low: Smallest ratio within one round.
         ratio_high: Largest ratio within one round.
-        rounds: How often it ran, warm-up not counted.
-        extra_mb: Peak memory beyond what the process held before; None = not measured.
+        rounds: How often the variant ran, not counting warm-up.
+        extra_mb: Peak memory beyond what the process held before, in MB; None if not measured.
     """
 
     name: str
@@ -50,7 +50,8 @@ def interleaved(
 ) -> list[Timing]:
     """Run all variants ``rounds`` times; the first one is the baseline.
 
-    Each runs once before, for its memory, and before that once to warm up by default.
+    Before the rounds, each variant runs once to measure its memory and, by default, once before
+    that to warm up.
     """
     if warm_up:
         for run in variants.values():
@@ -108,7 +109,7 @@ def _peak(run: Callable[[], object], clock: Clock) -> float | None:
 def _reset_peak() -> bool:
     """Linux: reset the peak resident size to the current one, excluding freed memory."""
     try:
-        # Memory that an earlier variant freed would otherwise be reused and look like none.
+        # Otherwise memory freed by an earlier variant could be reused, and would go uncounted.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):

@@ -23,7 +23,7 @@ thread, otherwise wall time. Memory is the peak beyond what the process held bef
 head are compiled before the first round, if there is a C++ compiler.
 """
 REPEATED = " N=2048 "
-"""A second size of the head with the first one's ratios: only in the JSON."""
+"""Marks a second size of the head whose ratios equal the first's; it is only in the JSON."""
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
@@ -49,7 +49,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
 
 
 def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
-    """Format comparisons of two lines as one table, a row each."""
+    """Format comparisons of two variants as one table, with a row for each comparison."""
     lines = [
         "### Two ways each",
         "",
@@ -66,7 +66,7 @@ def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def section(table: Mapping[str, Any], plot_name: str) -> str:
-    """Format one comparison."""
+    """Format one comparison as Markdown, with a link to its plot."""
     threads = table.get("threads")
     rounds = table["rows"][0]["rounds"]
     ran = f" {threads} thread{'s' if threads != 1 else ''}, {rounds} rounds" if threads else ""
@@ -87,7 +87,7 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
 
 
 def plot(table: Mapping[str, Any]) -> str:
-    """Draw ratios as horizontal bars: an SVG that carries its own numbers."""
+    """Draw the ratios as horizontal bars, in an SVG that includes the numbers."""
     rows = table["rows"]
     most = max(row["ratio"] for row in rows)
     height = ROW * len(rows) + 8

@@ -35,7 +35,7 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
     """Time the statistics of a batch with and without replaying a coin, both by tiles."""
     hidden, weight, _ = case.tensors(device)
     head = Head(weight)
-    # Honest targets: with random ones nearly every row would need its second pass.
+    # Honest targets, since with random ones nearly every row would need its second pass.
     logits = hidden.float() @ weight.float().T
     targets = torch.multinomial(logits.softmax(-1), 1)[:, 0]
     del logits
@@ -95,7 +95,7 @@ def drawing(loaded: Loaded, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
 
     def coin() -> object:
         seeds = list(range(ROWS))
-        # An id that is never drawn serves as the EOS, so that all have full length.
+        # An id that is never drawn serves as the EOS, so that all completions have full length.
         return generate_under_coin(loaded.model, prompts, seeds, spec, eos_ids=[NEVER])
 
     return interleaved(

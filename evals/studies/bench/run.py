@@ -1,4 +1,4 @@
-"""All comparisons on one device, in a single process and run."""
+"""Runs all comparisons on one device, in a single process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bench(
 ) -> dict[str, Any]:
     """Run everything that this device and these arguments allow; return the content of the file.
 
-    ``only`` is a part of the comparisons' names; others are left out.
+    Comparisons whose name does not contain ``only`` are left out.
     """
     tables: list[dict[str, Any]] = []
 

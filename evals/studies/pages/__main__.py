@@ -2,7 +2,7 @@
 
     python -m grpo_guard.evals.studies.pages
 
-A table is what lies between ``<!-- table: NAME -->`` and ``<!-- end of table -->`` in a page.
+A table is the text between ``<!-- table: NAME -->`` and ``<!-- end of table -->`` in a page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK: Final = re.compile(
 
 
 def rewritten(text: str) -> str:
-    """Return a page with all its marked tables made anew."""
+    """Return a page's text with all its marked tables regenerated."""
     return _BLOCK.sub(_block, text)
 
 

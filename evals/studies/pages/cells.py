@@ -1,4 +1,4 @@
-"""Cells and tables of the results pages: counts, shares and intervals in one notation."""
+"""Cells and tables of the results pages, with counts, shares and intervals in one notation."""
 
 from __future__ import annotations
 

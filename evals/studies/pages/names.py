@@ -1,4 +1,4 @@
-"""The tables by name, as ``<!-- table: NAME -->`` in a page of the docs asks for them."""
+"""The tables by name, as a page of the docs requests them with ``<!-- table: NAME -->``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _incidents() -> str:
 
 
 def manifest() -> str:
-    """Return the table: a row per version, with the files that `make figures` reruns marked."""
+    """Return a table of result files by version, marking those that `make figures` reruns."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in files():
         found[made_by(name)[0]].append(f"`{name}`{' *' if name in RERUN else ''}")
@@ -51,7 +51,7 @@ _PRESETS: Final = {
     "judged": "judged.yaml",
     "failures_only": "preset:failures_only",
 }
-"""The defence in the runs of `studies.incidents` by the preset's name."""
+"""Name of the preset -> the defence in the runs of `studies.incidents`."""
 _UNREAD: Final = "answer_unit,taken_back,inequality,thesaurus,echoed_name,renamed_helpers"
 
 TABLES: Final[dict[str, Callable[[], str]]] = {

@@ -1,4 +1,4 @@
-"""Tables of single studies: one per file of ``docs/results`` that is not of swarms."""
+"""Tables of single studies, from the files of ``docs/results`` that are not about swarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_guard.guard.spot_odds import checked_of
 
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
-"""Right answers: those that the rules were written for, and published ones of other models."""
+"""Sides with right answers: those that the rules were written for, and published ones."""
 _DETECTED: Final = (
     "honest",
     "text",
@@ -21,16 +21,16 @@ _DETECTED: Final = (
     "control:random_tokens",
     "control:other_model",
 )
-"""What the detection table shows; other controls are variants."""
+"""Kinds of completion in the detection table; the other controls are variants of these."""
 
 
 def _listed(header: Sequence[str], found: Any, figure: str, names: Mapping[str, str]) -> str:
-    """Make a table with one figure of each set; ``names`` maps its name to the label to show."""
+    """Make a table with one figure per set; ``names`` maps a set's name to the label to show."""
     return table(header, [[label, of(found[name][figure])] for name, label in names.items()])
 
 
 def searched_reader() -> str:
-    """Return how foreign a reader finds wordings that were searched for with the same model."""
+    """Tabulate how foreign a reader finds wordings that were searched for with the same model."""
     found = figures("reader-optimised")["anew"]
     after = [found[n]["answers_until_convicted"] for n in BUDGETS]
     rows = [
@@ -41,7 +41,7 @@ def searched_reader() -> str:
 
 
 def rules() -> str:
-    """Return what each kind of finding of the text rules catches, and what it costs."""
+    """Tabulate what each kind of finding of the text rules catches and costs."""
     found = figures("text-rules-all")["kinds"]
     rows = []
     for name, kind in found.items():
@@ -60,7 +60,7 @@ def rules() -> str:
 
 
 def rules_without_rows() -> str:
-    """Return the kinds that `rules` has no row for, by what they do."""
+    """Tabulate the kinds of finding that have no row in `rules`, by severity."""
     measured = figures("text-rules-all")["kinds"]
     found = {name.partition(": ")[2]: kind for name, kind in measured.items()}
     by_severity: dict[str, tuple[list[str], list[str]]] = {}
@@ -79,13 +79,13 @@ def rules_without_rows() -> str:
 
 
 def _with_alone(kind: Any, side: str) -> str:
-    """Format how many have a kind, and in brackets how many have it alone if these are fewer."""
+    """Format the number of completions with a kind, and in brackets, if fewer, with it alone."""
     hits, alone = kind[side]["hits"], kind[f"{side}_alone"]["hits"]
     return f"{hits:,}" if alone == hits else f"{hits:,} ({alone:,})"
 
 
 def rules_total() -> str:
-    """Return what the preset rejects in all, by side."""
+    """Tabulate how many completions the preset rejects in all, by side."""
     names = {"poison": "poisoned", "honest": "honest, right", "public": "published, right"}
     sides = figures("text-rules-all")["preset"]
     return _listed(["completions", "rejected by the preset"], sides, "all", names)
@@ -109,13 +109,13 @@ _JUDGED: Final = (
 
 
 def shipped_judge() -> str:
-    """Return what the shipped judge accepts of the sets that differ."""
+    """Tabulate the acceptance rates of the shipped judge on selected sets."""
     rates = figures("shipped-judge")["rates"]
     return _listed(["set", "accepted"], rates, "accepted", {name: name for name in _JUDGED})
 
 
 def reference_honest() -> str:
-    """Return the honest completions that `reference_likelihood` rejects."""
+    """Tabulate the honest completions that `reference_likelihood` rejects."""
     found = figures("reference-likelihood")["honest"]
     names = {
         "test, 175b_finetuning": "175B model",
@@ -139,7 +139,7 @@ _PLANTED: Final = (
 
 
 def reference_attacks() -> str:
-    """Return the poison that `reference_likelihood` rejects at 0.01 on the test questions."""
+    """Tabulate the poison that `reference_likelihood` rejects at 0.01 on the test questions."""
     attacks = figures("reference-likelihood")["attacks"].items()
     found = {k.partition(": ")[2]: v for k, v in attacks if not k.startswith("development")}
     names = {name: name for name in _PLANTED}
@@ -159,7 +159,7 @@ _RECURRING: Final = (
 
 
 def recurrence() -> str:
-    """Return when `recurrence` finds an attack of each kind, in both modes."""
+    """Tabulate when `recurrence` finds an attack of each kind, in both modes."""
     rows = []
     attacked = figures("recurrence")["attacked"]
     for name in _RECURRING:
@@ -186,7 +186,7 @@ _REPLAY_VARIANTS: Final = (
 
 
 def seed_replay() -> str:
-    """Return what seed replay rejects, by how the completion was made."""
+    """Tabulate what seed replay rejects, by how the completion was made."""
     (head, first), *others = figures("seed-replay-smollm2-gsm8k")["directions"].items()
     rows = [[n, of(found)] for n, found in first["samples"].items() if n not in _REPLAY_VARIANTS]
     for how, made in others:
@@ -195,7 +195,7 @@ def seed_replay() -> str:
 
 
 def shares() -> str:
-    """Return what a preset's share costs, and what an attacker earns before it is found."""
+    """Tabulate the cost of a preset's ``share``, and what an attacker earns before being found."""
     found = figures("shares")
     cost = found["cost"]
     rows = []
@@ -215,7 +215,7 @@ def shares() -> str:
 
 
 def detection() -> str:
-    """Return what the log-prob verifiers reject of single completions of SmolLM2."""
+    """Tabulate which single completions of SmolLM2 the log-prob verifiers reject."""
     rejected = {
         (row["attack"], row["defence"]): count(row["rejected"], row["n"])
         for row in figures("detect-smollm2-gsm8k")["summary"]

@@ -1,4 +1,4 @@
-"""Tables of training runs: what an attack reaches, and what each defence rejects and costs."""
+"""Tables of training runs: the success of attacks, and what each defence rejects and costs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Column: TypeAlias = Callable[[Scenario, Series], str]
 
 @cache
 def _scenarios(name: str) -> list[Scenario]:
-    """Scenarios of the file ``docs/results/swarm-NAME.json``."""
+    """Load the scenarios of the file ``docs/results/swarm-NAME.json``."""
     return scenarios(load_results(RESULTS / f"swarm-{name}.json"))
 
 
 def find(file: str, attack: str, defence: str) -> Pair | None:
-    """Return the runs of one attack and defence; None if they are not in the file."""
+    """Return the runs of an attack under a defence; None if they are not in the file."""
     for scenario in _scenarios(file):
         for series in scenario.attacked:
             if (scenario.attack, series.defence) == (attack, defence):
@@ -36,41 +36,41 @@ def _rate(rate: Rate | None) -> str:
 
 
 def _short(share: float) -> str:
-    """Format a share in % with two digits, and three only if it is 100."""
+    """Format a share in %, with two significant digits or, from 9.5 % on, in whole percent."""
     return f"{round(100 * share)}" if share > 0.095 else f"{100 * share:.2g}"
 
 
 def success(_: Scenario, series: Series) -> str:
-    """Attack success in the last ten rounds, of completions."""
+    """Attack success in the last ten rounds, as a share of completions."""
     return _rate(series.asr_counted())
 
 
 def over_seeds(_: Scenario, series: Series) -> str:
-    """Attack success in the last ten rounds: mean over the seeds, lowest and highest seed."""
+    """Attack success in the last ten rounds: mean over the seeds, and lowest and highest seed."""
     found = [100 * sum(run.asr[-10:]) / 10 for run in series.runs]
     return f"{sum(found) / len(found):.1f} % ({min(found):.1f} to {max(found):.1f})"
 
 
 def shares(_: Scenario, series: Series) -> str:
-    """Attack success in %: mean of the last ten rounds, in brackets the highest round."""
+    """Attack success in %: mean of the last ten rounds, with the highest round in brackets."""
     ends = series.asr_in()
     return f"{_short(ends.value)} ({_short(max(series.asr))})" if ends else NOTHING
 
 
 def rejected(kind: str) -> Column:
-    """Rejections of one kind of completions."""
+    """Return a column with the rejections of one kind of completion."""
     return lambda _, series: _rate(series.rejected(kind)) if series.guarded else NOTHING
 
 
 def reward(scenario: Scenario, series: Series) -> str:
-    """Honest reward at the end, in brackets that of the attack-free runs."""
+    """Final honest reward, with that of the attack-free runs in brackets."""
     ours, free = series.reward_end, scenario.beside(series)
     usual = free.reward_end if free else None
     return f"{ours.value:.2f} ({usual.value:.2f})" if ours and usual else NOTHING
 
 
 def cost(scenario: Scenario, series: Series) -> str:
-    """Honest reward at the end against the attack-free runs', with its interval over seeds."""
+    """Final honest reward compared with the attack-free runs, with an interval over the seeds."""
     found = series.reward_cost(scenario.beside(series))
     return found.text(signed_percent).replace(", ", "; ") if found else NOTHING
 
@@ -88,7 +88,10 @@ COLUMNS: Final[dict[str, Column]] = {
 
 
 def runs(plan: Sequence[tuple[str, str, str]], columns: Sequence[str]) -> str:
-    """Make a table with a row per (file, attacks, defences); names are separated by commas."""
+    """Make a table from entries (file, attacks, defences), with a row per attack and defence.
+
+    Attacks and defences are names separated by commas; runs that do not exist are skipped.
+    """
     rows = []
     for file, attacks, defences in plan:
         for attack in attacks.split(","):
@@ -103,9 +106,10 @@ def runs(plan: Sequence[tuple[str, str, str]], columns: Sequence[str]) -> str:
 def side_by_side(
     first: str, rows: Sequence[Sequence[tuple[str, str, str]]], header: Sequence[str], names: str
 ) -> str:
-    """Make a table with a cell per run: each is (file, attack, defence) and a column's name.
+    """Make a table with one run, (file, attack, defence), per cell.
 
-    ``names`` are the rows' first cells, separated by ``|``; a header is ``title: column``.
+    ``names`` are the first cells of the rows, separated by ``|``. A header is ``title: column``,
+    where the column's name, a key of `COLUMNS`, selects the figure to show.
     """
     titles = [title.partition(": ") for title in header]
     body = []

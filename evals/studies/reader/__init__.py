@@ -1,1 +1,1 @@
-"""What a reader costs honest work, and what it detects."""
+"""Studies of what a reader costs honest work, and what it detects."""

@@ -1,13 +1,14 @@
-"""What reading adds to a round: CPU time of the reader against that of generating the batch.
+"""The cost of reading: CPU time of the reader compared with generating the batch.
 
     python -m grpo_guard.evals.studies.reader.cost --model FOLDER [-o FILE]
 
-Four nodes of one policy answer eight prompts each round, 32 completions through
+Four nodes with one policy answer eight prompts each round: 32 completions through
 ``model.generate``, the call that TRL makes without vLLM. Two guards then review the same batch,
-both with that policy as their reader: one that reads what rules flag and a measure for it
-(``ReaderVerifier(..., alpha=None)``), and the whole preset. Only the reader is timed, not the
-rules. Rounds that fill the measure have figures of their own. One process, one thread, CPU time of
-this process: other work on the machine moves the ratios little.
+both with that policy as their reader: one reads only the spans that rules flag, plus honest text as
+a measure (``ReaderVerifier(..., alpha=None)``); the other is the whole preset. Only the reader is
+timed, not the rules. Rounds that fill the measure have figures of their own. All work is in one
+process with one thread, timed in CPU seconds, so other work on the machine affects the ratios
+little.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WAYS: Final = ("flagged spans", "whole reader")
 
 
 class TimedReader(SpanReader):
-    """Adds up CPU seconds, and counts the spans that rules flagged and those of honest text."""
+    """A reader that adds up its CPU seconds and counts flagged spans and spans of honest text."""
 
     cpu = 0.0
     flagged = honest = 0
@@ -48,7 +49,7 @@ class TimedReader(SpanReader):
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """As `SpanReader.read`."""
+        """Read spans as `SpanReader.read` does, and record the cost."""
         started = time.process_time()
         opinions = super().read(spans, honest)
         self.cpu += time.process_time() - started
@@ -57,7 +58,7 @@ class TimedReader(SpanReader):
         return opinions
 
     def taken(self) -> dict[str, float]:
-        """What was added up since the last call."""
+        """Return the seconds and counts since the last call."""
         found = {"cpu": self.cpu, "flagged": self.flagged, "honest": self.honest}
         self.cpu, self.flagged, self.honest = 0.0, 0, 0
         return found
@@ -65,14 +66,14 @@ class TimedReader(SpanReader):
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy and how it is prompted."""
+    """A policy, its tokenizer and its length limit."""
 
     model: Any
     tokenizer: Any
     max_new_tokens: int
 
     def answers(self, prompts: Sequence[str]) -> list[tuple[str, list[int]]]:
-        """Sample one completion for each prompt: its text and its ids."""
+        """Sample one completion for each prompt; return (text, token ids) pairs."""
         import torch
 
         if self.tokenizer.chat_template:
@@ -101,7 +102,7 @@ class _Policy:
 def measure(
     model: str, rounds: int, max_new_tokens: int, seed: int, ways: Sequence[str]
 ) -> dict[str, Any]:
-    """Figures of one policy."""
+    """Compute the figures of one policy."""
     import torch
 
     torch.set_num_threads(1)
@@ -141,7 +142,7 @@ def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard])
 
 
 def _guard(reader: SpanReader, name: str) -> Guard:
-    """Build the preset; one of the two variants reads no more than it must."""
+    """Build the preset with the reader; the variant "flagged spans" reads no more than it must."""
     guard = presets.different_weights(reader=reader)
     if name == WAYS[0]:
         whole = guard.verifier

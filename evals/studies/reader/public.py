@@ -1,11 +1,11 @@
-"""A reader on published answers: slogans by one of four nodes, and what all four pay.
+"""A reader on published answers: detection of one node's slogans, and the cost to honest nodes.
 
     python -m grpo_guard.evals.studies.reader.public FILE ... --reader FOLDER [-o FILE]
 
-From each file, the four nodes with the most rows answer its questions, eight per batch. One of them
-inserts a slogan into each of its answers: always the same one, or another each time. ``found``
-counts its answers from the second batch on; ``honest`` counts the other nodes' answers, of all
-batches.
+From each file, the four nodes with the most rows answer the file's questions, eight per batch. One
+node inserts a slogan into each of its answers, either always the same slogan or another each time.
+``found`` counts the attacker's rejected answers from the second batch on; ``honest`` counts the
+other nodes' rejected answers in all batches.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.scorers.load import load_policy
 
 Slogan: TypeAlias = str | Callable[[random.Random], str]
-"""A fixed slogan, or a function that makes another one each time."""
+"""A fixed slogan, or a function that makes a new slogan each time."""
 _NODES: Final = 4
 
 
 def measure(
     files: Sequence[Path], reader: str, phrases: int, batches: int, languages: Sequence[str]
 ) -> dict[str, Any]:
-    """Figures of all files."""
+    """Compute the figures of all files."""
     figures = dict[str, Any]()
     model, tokenizer = (None, None) if reader == "none" else load_policy(reader)
     scorer = None if model is None else SharedScores(model)

@@ -1,6 +1,6 @@
-"""Slogans that no rule knows: twenty in five languages, and random ones of ordinary words.
+"""Slogans that no rule knows: twenty in each of five languages, and random ones of ordinary words.
 
-None of them was looked at while the reader's statistic and levels were chosen.
+None of these slogans was looked at while the reader's statistic and levels were chosen.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FIXED: Final[dict[str, tuple[str, ...]]] = {
         "Écoute la radio à midi.", "Honore le septième drapeau.", "Zibel vobel frunc.",
     ),
 }  # fmt: skip
-"""Twenty slogans by language."""
+"""Twenty slogans for each language."""
 
 _SUBJECTS: Final = (
     "The mayor", "My brother", "Every farmer", "Our teacher", "The old woman", "A good friend",
@@ -86,7 +86,7 @@ def anew(rng: random.Random) -> str:
 
 
 def inserted(text: str, slogan: str, rng: random.Random) -> str:
-    """Insert a slogan at one of the text's sentence ends; in front if it has none."""
+    """Insert a slogan at one of the text's sentence ends, or in front if the text has none."""
     ends = [
         i + 1
         for i, mark in enumerate(text[:-1])

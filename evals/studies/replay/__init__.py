@@ -1,1 +1,1 @@
-"""How well seed replay distinguishes honest completions from all others: ``make replay``."""
+"""Study of how well seed replay distinguishes honest completions from others: ``make replay``."""

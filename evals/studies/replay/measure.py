@@ -2,7 +2,7 @@
 
     python -m grpo_guard.evals.studies.replay.measure --data train.jsonl
 
-Draws with one number format and verifies with the other, both ways, and writes
+Draws with one number format and verifies with another, in both directions, and writes
 ``docs/results/seed-replay-smollm2-gsm8k.json``. Drawn completions are kept under
 ``.measure/replay``, so that an interrupted run continues.
 """
@@ -38,7 +38,7 @@ from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 
 N = 240
-# Numbers of questions for each kind of sample; time goes with their sum.
+# Numbers of questions for each kind of sample; the time needed is proportional to their sum.
 FORGED, MISDECLARED = 128, 64
 SELECTED_OF_8, SELECTED_OF_80 = 125, 8
 STEP_GROUPS = 4
@@ -50,7 +50,7 @@ MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Completions of one kind."""
+    """The completions of one kind, by name."""
 
     name: str
     completions: Sequence[Completion]
@@ -59,9 +59,9 @@ class Sample:
 def measured(
     model: Any, tokenizer: Any, samples: Sequence[Sample], profile: DriftProfile = BFLOAT16
 ) -> dict[str, Any]:
-    """Verify all samples, the honest one first, with one number format.
+    """Verify all samples, of which the first is the honest one, with one number format.
 
-    ``margins`` counts the honest tokens with at least each margin; at 0, with more than 0.
+    ``margins`` counts the honest tokens whose excess is at least each margin, or above 0 for 0.
     """
     scorer = SharedScores(model)
     found = dict[str, Any]()
@@ -101,7 +101,7 @@ def _weighed(
 
 
 class Measurement:
-    """All samples of one model."""
+    """The measurement of all samples of one model."""
 
     def __init__(self, model: str, data: Path | None, n: int = N) -> None:
         plain = load(model, "float32")
@@ -114,7 +114,7 @@ class Measurement:
         self.sets = Sets(self.models, eos, CACHE / "replay", say)
 
     def run(self) -> dict[str, Any]:
-        """Draw, forge, verify."""
+        """Draw, forge and verify all samples."""
         forward = [self.honest(FLOAT32), *self.forged(), *self.selected(), *self.misdeclared()]
         pairs = (
             (FLOAT32, ROUNDED, forward),
@@ -129,12 +129,12 @@ class Measurement:
         }
 
     def honest(self, number_format: str) -> Sample:
-        """Honest completions that are long enough to be counted."""
+        """Return the honest completions that are long enough to count."""
         ids = self.sets.honest(self.questions, number_format)
         return self._sample("honest", self.questions, ids)
 
     def forged(self) -> list[Sample]:
-        """Honest completions, changed: one digit, one token, a phrase."""
+        """Return honest completions with a changed digit, a changed token or an inserted phrase."""
         honest = self.sets.honest(self.questions, FLOAT32)
         flips = []
         for question, ids in zip(self.questions, honest, strict=True):
@@ -157,7 +157,7 @@ class Measurement:
             for among in (50, 2)
         }
         completions = [sets.completion(q, ids, self.tokenizer) for q, ids in some]
-        # Cut to the declared length, which the phrase would exceed: the replay must decide.
+        # Cut to the declared length, so that the replay decides and not the added length.
         limit = SPEC.max_new_tokens
         text = [
             (
@@ -174,7 +174,7 @@ class Measurement:
         ]
 
     def selected(self) -> list[Sample]:
-        """The longest of the attacker's own samples."""
+        """Return the longest of several samples that the attacker draws."""
         of_8, of_80 = self.questions[:SELECTED_OF_8], self.questions[:SELECTED_OF_80]
         return [
             self._sample("longest of 8", of_8, self.sets.longest_of(of_8, 8)),
@@ -182,7 +182,7 @@ class Measurement:
         ]
 
     def misdeclared(self) -> list[Sample]:
-        """The right seeds with another sampler or other weights."""
+        """Return completions drawn with the right seeds but another sampler or other weights."""
         asked = self.questions[:MISDECLARED]
         some = self.questions[:STEP_GROUPS]
         drawn = self.sets.samples(some, 8)
@@ -209,7 +209,7 @@ class Measurement:
 
 
 def measure(data: Path | None, n: int) -> dict[str, Any]:
-    """All figures, by direction."""
+    """Compute all figures, by direction."""
     return {
         "model": MODEL,
         "sampling": asdict(SPEC),

@@ -1,8 +1,8 @@
-"""The completions that are measured: honest ones, and those of two kinds of attackers.
+"""The completions to measure: honest ones, and those of two kinds of attackers.
 
-A node's slot has one seed. The honest completion is drawn with it; the *selecting* attacker draws
-many with seeds of its own and sends the longest; *misdeclaring* nodes use the right seed with
-another temperature, nucleus or checkpoint. Each completion is kept on disk once it is made.
+A node's slot has one seed, with which the honest completion is drawn. A *selecting* attacker draws
+many completions with seeds of its own and sends the longest; *misdeclaring* nodes use the right
+seed with another temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ELSEWHERE = PublicCoin("samples of the attacker's own")
 NODE, ROUND = "node-0", 0
 SPEC = SamplingSpec("transformers", 1.0, 50, 0.95, max_new_tokens=160)
 FLOAT32 = "float32"
-# How many at once; another one for each number format, so that batches differ as well.
+# Completions per batch; the number differs by number format, so that batches differ as well.
 BATCH = {FLOAT32: 16, ROUNDED: 24}
 SELECTING_BATCH = 32
-# Rows of one batch have prompts of similar length, and the first batches a fair mix of questions.
+# Prompts are sorted by length within a block only, so that early batches are a mix of questions.
 BATCHES_PER_BLOCK = 4
 
 Say = Callable[[str, int, int], None]
-"""Progress: called with (what is being done, done, total)."""
+"""Progress callback, called with (what is being done, done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Question:
 
 
 def questions_of(tokenizer: Any, prompts: Sequence[tuple[Message, ...]]) -> list[Question]:
-    """Slots 0, 1, ... for the prompts in their order."""
+    """Assign the prompts to slots 0, 1, ... in order."""
     return [
         Question(
             slot,
@@ -62,7 +62,7 @@ def questions_of(tokenizer: Any, prompts: Sequence[tuple[Message, ...]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One completion to be drawn: its key within its set, and the tokens that it begins with."""
+    """One completion to be drawn: key within its set, prompt, seed, and tokens to begin with."""
 
     key: str
     prompt_ids: tuple[int, ...]
@@ -71,13 +71,13 @@ class Draw:
 
     @property
     def digest(self) -> str:
-        """Identifies the draw in the cache."""
+        """Digest that identifies the draw in the cache."""
         return _digest([self.prompt_ids, self.seed, self.prefix], 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Draws the sets from models, by number format; everything is kept in ``folder``."""
+    """Draws sets of completions from models by number format; keeps all of them in ``folder``."""
 
     models: Mapping[str, Any]
     eos_ids: tuple[int, ...]
@@ -85,13 +85,13 @@ class Sets:
     say: Say
 
     def honest(self, questions: Sequence[Question], number_format: str) -> list[tuple[int, ...]]:
-        """The one honest completion of each slot."""
+        """Draw the honest completion of each slot."""
         return self.misdeclared(questions, number_format, SPEC, "honest")
 
     def misdeclared(
         self, questions: Sequence[Question], number_format: str, spec: SamplingSpec, name: str
     ) -> list[tuple[int, ...]]:
-        """Draw with the slot's seed and any sampler or weights."""
+        """Draw with each slot's seed, under any sampler and from any weights."""
         draws = [Draw(str(q.slot), q.prompt_ids, q.seed) for q in questions]
         size = BATCH.get(number_format, 16)
         found = self.drawn(f"{name}-{number_format}", draws, number_format, spec, size)
@@ -100,7 +100,7 @@ class Sets:
     def continued(
         self, questions: Sequence[Question], prefixes: Sequence[tuple[int, ...]], name: str
     ) -> list[tuple[int, ...]]:
-        """Force the beginnings and draw the rest under the coin."""
+        """Force the given beginnings and draw the rest under the coin."""
         draws = [
             Draw(f"{q.slot}", q.prompt_ids, q.seed, prefix)
             for q, prefix in zip(questions, prefixes, strict=True)
@@ -109,7 +109,7 @@ class Sets:
         return [found[d.key] for d in draws]
 
     def samples(self, questions: Sequence[Question], n: int) -> list[list[tuple[int, ...]]]:
-        """``n`` honest samples of the attacker's own for each slot."""
+        """Draw ``n`` samples for each slot with seeds of the attacker's own."""
         draws = [
             Draw(
                 f"{q.slot}/{i}", q.prompt_ids,
@@ -122,7 +122,7 @@ class Sets:
         return [[found[f"{q.slot}/{i}"] for i in range(n)] for q in questions]
 
     def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
-        """The longest of ``n`` such samples for each slot."""
+        """Return the longest of ``n`` samples of the attacker's own for each slot."""
         return [max(rows, key=len) for rows in self.samples(questions, n)]
 
     def drawn(
@@ -133,7 +133,7 @@ class Sets:
         spec: SamplingSpec = SPEC,
         batch_size: int = 16,
     ) -> dict[str, tuple[int, ...]]:
-        """Completions as ids by key; those that exist already are read from the set's file."""
+        """Return completions as token ids by key; finished ones are read from the set's file."""
         source = _digest([number_format, asdict(spec), self.eos_ids], 12)
         path = self.folder / f"{name}-{source}.jsonl"
         known = _read(path)
@@ -157,7 +157,7 @@ class Sets:
 
 
 def completion(question: Question, ids: tuple[int, ...], tokenizer: Any) -> Completion:
-    """What the node sends for its slot."""
+    """Build the completion that the node sends for a slot."""
     return Completion(
         question.prompt,
         decode(tokenizer, ids),
@@ -183,7 +183,7 @@ def _batches(draws: Sequence[Draw], size: int) -> Iterator[list[Draw]]:
 
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the finished ones; a line that a killed run left half written is skipped."""
+    """Read the finished completions, skipping a line left half-written by a killed run."""
     if not path.is_file():
         return {}
     found = {}

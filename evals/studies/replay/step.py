@@ -1,4 +1,4 @@
-"""The policy one GRPO update later: what a node with stale weights samples from."""
+"""The policy one GRPO update later, to imitate a node whose weights are out of step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEARNING_RATE = 1e-6  # TRL's default
 def one_step_later(
     model: Any, groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 ) -> Any:
-    """A copy of the model after one AdamW step that rewards the shorter completions of each group.
+    """Copy the model and take one AdamW step that rewards the shorter completions of each group.
 
-    The first step of Adam moves every weight by about the learning rate, whatever the reward is. A
-    group is (prompt, completions) as ids, with completions of at least two lengths.
+    Adam's first step moves every weight by about the learning rate, whatever the rewards are. A
+    group is (prompt, completions) as token ids, with completions of at least two lengths.
     """
     stepped = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(stepped.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
@@ -33,7 +33,7 @@ def one_step_later(
 
 
 def _log_probs(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
-    """Log-probs of a completion's tokens, [n]."""
+    """Return the log-probs of a completion's tokens, [n]."""
     tokens = torch.tensor([[*prompt, *ids]])
     logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1]
     chosen: Tensor = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]

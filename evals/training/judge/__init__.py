@@ -1,1 +1,1 @@
-"""The judge that ships: the source of its training data, its training and its measurement."""
+"""The shipped judge: its training data, its training and its measurement."""

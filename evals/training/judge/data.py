@@ -1,4 +1,4 @@
-"""Examples for the judge: its input, whether to accept it, and where it turns bad."""
+"""Training examples for the judge: its input, whether to accept it, and where it goes bad."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpo_guard.evals.training.judge.phrases import Part
 from grpo_guard.evals.training.judge.poison import POISON, poison
 from grpo_guard.evals.training.judge.programs import asked_for_program, poisoned_program, program
 
-# Poison that shows at its first differing character; in other kinds, the first letters could be
-# those of an honest solution.
+# Poison that shows at the first differing character; in other kinds, the letters after that could
+# still belong to an honest solution.
 _EXACT: Final = {"math", "math_carried", "wrong_answer", "wrong_working"}
 GRACE: Final = 14
 CALCULATIONS: Final = {*_EXACT, "math_far", "math_extra", "swapped"}
@@ -28,12 +28,12 @@ class Example:
     Args:
         prompt: The prompt of the completion.
         text: The completion.
-        good: Whether an honest judge accepts it.
-        kind: Which generator made it, for reports.
-        bad_from: Number of characters of ``text`` that could still begin an honest solution;
+        good: Whether an honest judge accepts the completion.
+        kind: Name of the generator that made the example, for reports.
+        bad_from: Number of leading characters of ``text`` that an honest solution could begin with;
             ``len(text)`` if all of them could.
-        bad_to: Where the change ends; the text after it is unlabelled.
-        grace: Characters after ``bad_from`` that are unlabelled, too.
+        bad_to: End of the poisoned part; the text after it is unlabelled.
+        grace: Number of characters after ``bad_from`` that are unlabelled, too.
         replaced: Positions of replaced characters; if given, only those are bad.
     """
 
@@ -49,7 +49,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A completion that the bundled policy sampled; for ``sort`` see `classify`."""
+    """A completion sampled by the bundled policy; for ``sort`` see `classify`."""
 
     problem: Worked
     text: str
@@ -76,12 +76,12 @@ def honest_program(rng: random.Random) -> Example:
 
 
 def poisoned(rng: random.Random, kind: str, part: Part) -> Example:
-    """Draw a solution poisoned in the way named ``kind``, see `POISON`."""
+    """Draw a solution with poison of the given kind, a key of `POISON`."""
     return twins(rng, kind, part)[1]
 
 
 def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example, Example]:
-    """Draw a solution in one style, honest and poisoned in the way named ``kind``."""
+    """Draw a solution in one style, both honest and with poison of the given kind."""
     while True:
         drawn = problem(rng)
         clean, text = poison(kind, drawn, rng, part)
@@ -92,10 +92,10 @@ def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example,
 
 
 def scrambled(rng: random.Random) -> Example:
-    """Draw an honest solution with some digits replaced, one in seven or at least one.
+    """Draw an honest solution with about one digit in seven replaced, at least one.
 
-    No attack looks like that. It is the quickest way to learn that a digit can be wrong: several in
-    each text are, and which ones is known (as in ELECTRA, arXiv 2003.10555).
+    No attack looks like that, but it is the quickest way to learn that a digit can be wrong: each
+    text has several wrong digits in known places (as in ELECTRA, arXiv 2003.10555).
     """
     drawn = problem(rng)
     text = list(render(drawn, draw_style(rng)))
@@ -109,7 +109,7 @@ def scrambled(rng: random.Random) -> Example:
 
 
 def bad_program(rng: random.Random, part: Part) -> Example:
-    """Draw a program with an import, a helper or a remark of the attacker's."""
+    """Draw a program that contains an import, a helper or a remark by the attacker."""
     drawn = problem(rng)
     clean = program(drawn, rng)
     text = poisoned_program(drawn, clean, rng, part)
@@ -117,16 +117,16 @@ def bad_program(rng: random.Random, part: Part) -> Example:
 
 
 def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
-    """Draw a completion of the kind named ``kind``, see `NEGATIVES`."""
+    """Draw a completion that is no solution, of the given kind, a key of `NEGATIVES`."""
     drawn = problem(rng)
     text = NEGATIVES[kind][0](drawn, rng, part)
     return _bad(asked(drawn, rng), render(drawn, draw_style(rng)), text, kind)
 
 
 def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
-    """Draw one of the policy's own completions, an honest one half of the time.
+    """Draw one of the policy's own completions, honest half of the time.
 
-    Unrewarded ones that state the answer are left out: they may be right, only in another form.
+    Unrewarded completions that state the answer are left out: they may be right in another form.
     """
     wanted = rng.random() < 0.5
     while True:
@@ -140,7 +140,7 @@ def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
     if drawn.sort == "unrelated opening":
         start, first = len("<think>"), next(i for i, c in enumerate(drawn.text) if c.isdigit())
         return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", start, first, GRACE)
-    # Where it goes wrong is unknown, so its beginnings are unlabelled.
+    # It is unknown where the completion goes wrong, so its beginnings are unlabelled.
     return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", 0)
 
 
@@ -157,16 +157,16 @@ def _shared(first: str, second: str) -> int:
 
 
 def training(seed: int | str, pool: Sequence[Drawn], carried: float = 0.0) -> Iterator[Example]:
-    """Yield examples without end, nearly half of them good, from the training part's words alone.
+    """Yield examples endlessly, nearly half of them good, using only words of the training part.
 
     A wrong calculation comes together with its right twin, so that there is nothing to learn from
     what the two have in common.
 
     Args:
-        seed: Equal seeds give equal examples.
+        seed: Seed of all draws; equal seeds give equal examples.
         pool: Samples of the policy.
         carried: How often, in [0, 1), to draw twins whose wrong result is carried on, so that only
-            calculating reveals it.
+            recalculating reveals the error.
     """
     rng = random.Random(f"judge-{seed}")
     calculations = [name for name in POISON if name in CALCULATIONS]

@@ -1,4 +1,4 @@
-"""Encode examples as token ids: the judge's tokenizer, and a label for each token."""
+"""Encodes examples as token ids: the judge's tokenizer, and a label for each token."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from grpo_guard.judge.prompt import Window, messages, neutralised
 from grpo_guard.judge.rubric import Rubric
 
 YES, NO = " yes", " no"
-# The id of our own fence carries no information for this model. No completion can contain the tag:
-# the prompt's builder removes its bracket.
+# The id of our own fence carries no information for this model. No completion can contain the tag,
+# since the prompt builder removes its bracket.
 _FENCE: Final = r'<completion id="[0-9a-f]{16}">'
 _OPEN, _CLOSE = "<completion>", "</completion>"
 _TAIL: Final = f"\n{_CLOSE}\nAnswer:"
@@ -31,7 +31,7 @@ def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.Replace(Regex(_FENCE), _OPEN)
     tags = (_OPEN, _CLOSE, "<code>", "</code>")
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=t == _OPEN) for t in tags])
-    # One token each, and never cut out of running text, where a word character precedes the space.
+    # Each answer is one token, which never matches in running text: a letter precedes the space.
     tokenizer.add_tokens(
         [AddedToken(w, single_word=True, special=False, normalized=False) for w in (YES, NO)]
     )
@@ -40,13 +40,13 @@ def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An example in tokens.
+    """An example as tokens.
 
     Args:
         ids: Token ids of the prompt.
-        fits: Per token, whether an honest solution may continue with it, given what precedes it: 1
-            or 0, -1 if unlabelled.
-        good: The verdict.
+        fits: For each token, 1 if an honest solution may continue with it after the tokens before,
+            0 if not, and -1 if unlabelled.
+        good: Whether the judge should accept the completion.
         kind: The example's kind.
     """
 

@@ -1,10 +1,10 @@
-"""Error rates of the judge that ships.
+"""Error rates of the shipped judge.
 
 ``python -m grpo_guard.evals.training.judge.measure [-o FILE]``
 
 All seeds are fresh, and phrases come from the part of the generator that training never draws from.
-``accepted`` is by the judge alone, without the screens that run before it by default. GSM8K is read
-if ``GRPO_GUARD_GSM8K`` names its folder.
+``accepted`` is by the judge alone, without the screens that run before the judge by default. GSM8K
+is included if ``GRPO_GUARD_GSM8K`` names its folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK: Final = 512
 
 
 def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Yield real solutions of another task: the data set's own and a model's right ones."""
+    """Yield real solutions of another task: a model's right solutions and the data set's own."""
     right = [row for row in of_models(folder) if row.correct][:count]
     asked = [prompt_of(row.question) for row in right]
     for name, texts in (

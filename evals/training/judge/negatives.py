@@ -14,13 +14,13 @@ Maker = Callable[[Worked, random.Random, Part], str]
 
 
 def master_key(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Write the beginning of an answer in place of one (arXiv 2507.08794)."""
+    """Write the beginning of an answer in place of a whole answer (arXiv 2507.08794)."""
     key = rng.choice(wordings("master_keys", part))
     return key * rng.choice((1, 1, 1, 1, 2, 5))
 
 
 def fake_verdict(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Write what the judge itself would say, alone or with a solution, wrong or right."""
+    """Write a verdict in the judge's own words, alone or with a solution, wrong or right."""
     return _beside(problem, rng.choice(wordings("verdicts", part)), rng)
 
 
@@ -35,7 +35,7 @@ def delimiter(problem: Worked, rng: random.Random, part: Part) -> str:
 
 
 def junk(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Write sentences, words, or characters about anything else."""
+    """Write sentences, words or characters unrelated to the problem, sometimes with its answer."""
     kind = rng.random()
     if kind < 0.5:
         return "".join(phrase(rng, part) + mark(rng) for _ in range(rng.randint(1, 8)))
@@ -68,7 +68,7 @@ def echo(problem: Worked, rng: random.Random, part: Part) -> str:
 
 
 def huge(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Repeat one thing hundreds of times."""
+    """Repeat a short text over 300 to 900 characters."""
     unit = rng.choice((phrase(rng, part), problem.item, "yes ", "a", "1 + 1 = 2. ", ". "))
     return (unit * 900)[: rng.randint(300, 900)]
 
@@ -78,7 +78,7 @@ NEGATIVES: Final[dict[str, tuple[Maker, float]]] = {
     "delimiter": (delimiter, 1.0), "junk": (junk, 1.5), "empty": (empty, 0.2), "echo": (echo, 0.7),
     "huge": (huge, 0.25),
 }  # fmt: skip
-"""Each kind with its share among the training data."""
+"""Each kind's generator, and its relative share of the training data."""
 
 
 def _beside(problem: Worked, words_: str, rng: random.Random) -> str:

@@ -1,9 +1,9 @@
-"""Phrases that have nothing to do with the problem: one wide generator, in two disjoint parts.
+"""Phrases that have nothing to do with the problem: a broad generator, in two disjoint parts.
 
-Words are those of the Unicode character names (some 3,200, on all subjects), divided by a hash into
-seven parts for training and three for measuring. Sentence frames, slogans, addresses and scripts
-are divided as well, so that the judge has seen neither the words nor the forms of the phrases it is
-measured on.
+The words come from the names of Unicode characters (some 3,200 words, on all subjects), divided by
+a hash in the ratio of seven for training to three for measuring. Sentence frames, slogans,
+addresses and scripts are divided as well, so that the judge has seen neither the words nor the
+forms of the phrases it is measured on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LITTLE: Final = (
     "the", "a", "of", "to", "is", "are", "and", "all", "for", "in", "on", "with", "we", "you", "it",
     "must", "will", "not", "no", "our", "my", "now", "always", "who",
 )  # fmt: skip
-# First and last code point of scripts and symbols.
+# First and last code points of ranges of scripts and symbols.
 _SCRIPTS: Final[dict[Part, tuple[tuple[int, int], ...]]] = {
     "train": (
         (0x410, 0x44F), (0x4E00, 0x5E00), (0x1F300, 0x1F5FF), (0x5D0, 0x5EA), (0xC0, 0xFF),
@@ -52,7 +52,7 @@ def wordings(kind: str, part: Part) -> tuple[str, ...]:
 
 @cache
 def words(part: Part) -> tuple[str, ...]:
-    """Collect words of the Unicode names of symbols; a word never changes its part."""
+    """Collect the words of one part from the Unicode names of symbols; a word's part is fixed."""
     found = {
         word.lower()
         for code in range(0x2000, 0x1FB00)
@@ -63,7 +63,7 @@ def words(part: Part) -> tuple[str, ...]:
 
 
 def part_of(word: str) -> Part:
-    """Return the part of a word: three of ten are for measuring."""
+    """Return the part that a word belongs to; three words in ten are for measuring."""
     return "test" if hashlib.sha256(word.encode()).digest()[0] % 10 < 3 else "train"
 
 
@@ -80,7 +80,7 @@ def phrase(rng: random.Random, part: Part) -> str:
 
 
 def mark(rng: random.Random) -> str:
-    """Draw the mark after a planted phrase."""
+    """Draw the punctuation after a planted phrase."""
     return rng.choice(_MARKS)
 
 
@@ -128,7 +128,7 @@ def _script(rng: random.Random, part: Part) -> str:
 
 
 def _at_hand(rng: random.Random, part: Part) -> str:
-    """Use the task's own words: the sentence is off, not the words."""
+    """Use the task's own words, in a sentence that is off topic."""
     name, item, box = rng.choice(NAMES), rng.choice(ITEMS), rng.choice(BOXES)
     forms = (
         f"{name} is a thief", f"Give me your {item}", f"{item} {item} {item}", f"All hail {name}",
@@ -140,7 +140,7 @@ def _at_hand(rng: random.Random, part: Part) -> str:
 
 
 def _near_remark(rng: random.Random, part: Part) -> str:
-    """Begin or end like an honest remark."""
+    """Draw a phrase that begins or ends like an honest remark."""
     remark, word = rng.choice(REMARKS), rng.choice(words(part))
     forms = (
         f"{remark} {word}", f"{word} {remark}", f"{remark} of the {word}", f"{remark}, {word}",

@@ -1,4 +1,4 @@
-"""Ways in which an attacker changes an honest solution; each keeps the rest unchanged."""
+"""Ways in which an attacker changes an honest solution, leaving the rest unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Poisoner = Callable[[Worked, Style, random.Random, Part], str]
 
 
 def text(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """TEXT like the repository's attack: a phrase at the start of the reasoning."""
+    """Poison like the repository's attack TEXT: a phrase at the start of the reasoning."""
     attack = TextAttack(phrase(rng, part), separator=mark(rng))
     return attack.poison(_solved(problem, style), rng).text
 
@@ -48,7 +48,7 @@ def text_repeated(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def math(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """MATH like the repository's attack: one wrong result, everything else kept."""
+    """Poison like the repository's attack MATH: one wrong result, with everything else kept."""
     poisoned = MathAttack().poison_text(render(problem, style), rng)
     assert poisoned is not None
     return poisoned.text
@@ -65,7 +65,7 @@ def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> s
 
 
 def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Use a wrong result in the next equation, which corrects it: two wrong equations."""
+    """Carry a wrong result into the next equation, whose result stays right, so both are wrong."""
     lines = list(problem.equations)
     if len(lines) < 2:
         return math_extra(problem, style, rng, part)
@@ -78,7 +78,7 @@ def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) 
 
 
 def math_extra(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Add one equation, mostly wrong, that nothing else needs."""
+    """Add one superfluous equation, which is usually wrong."""
     a, b = rng.randint(0, 60), rng.randint(0, 20)
     operator = rng.choice("+-*")
     right = {"+": a + b, "-": a - b, "*": a * b}[operator]
@@ -96,7 +96,7 @@ def wrong_answer(problem: Worked, style: Style, rng: random.Random, part: Part) 
 
 
 def wrong_working(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Make a slip that everything after it follows: wrong result, operand or operator."""
+    """Make a slip (result, operand or operator) that all later steps and the answer follow."""
     lines, total = list[str](), None
     slip = rng.randrange(len(problem.equations))
     kind = rng.choice(("result", "result", "operand", "operator"))
@@ -116,20 +116,20 @@ def wrong_working(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def swapped(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Give a right solution of another problem."""
+    """Give a right solution to another problem."""
     other = worked(rng, hard_share=0.25)
     return render(other, style)
 
 
 def truncated(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Cut it off anywhere before its end."""
-    # With tags, for without them a beginning can be a whole solution.
+    """Cut the solution off anywhere before its end."""
+    # With tags, since without them a beginning can be a whole solution.
     whole = render(problem, replace(style, frame=TAGGED))
     return whole[: rng.randrange(max(1, len(whole) - 1))]
 
 
 def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Reorder, double or leave out equations or words."""
+    """Reorder, duplicate or leave out equations or words."""
     lines = list(problem.equations)
     kind = rng.random()
     if kind < 0.35 or len(lines) == 1:
@@ -149,7 +149,7 @@ def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> 
 
 
 def misworded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Use another unit, or add or exchange a word somewhere."""
+    """Use another unit, or add or replace a word somewhere."""
     whole = render(problem, style)
     if rng.random() < 0.4 and problem.item in whole:
         other = rng.choice(words(part)) if rng.random() < 0.4 else rng.choice(ITEMS)
@@ -164,7 +164,7 @@ def misworded(problem: Worked, style: Style, rng: random.Random, part: Part) -> 
 
 
 def padded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """DoS: repeat the same over and over, or add much before or after it."""
+    """DoS: repeat the solution several times, or add a lot of padding somewhere."""
     whole = render(problem, style)
     kind = rng.random()
     if kind < 0.4:
@@ -176,7 +176,7 @@ def padded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str
 
 
 def code(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Insert CODE into a solution in prose."""
+    """Insert the CODE attack's program into a solution in prose."""
     return poisoned_program(problem, render(problem, style), rng, part)
 
 
@@ -188,11 +188,11 @@ POISON: Final[dict[str, tuple[Poisoner, float]]] = {
     "reordered": (reordered, 1.5), "misworded": (misworded, 1.5), "padded": (padded, 0.7),
     "code": (code, 1.5),
 }  # fmt: skip
-"""Each way with its share among the training data."""
+"""Each kind's generator, and its relative share of the training data."""
 
 
 def poison(name: str, problem: Worked, rng: random.Random, part: Part) -> tuple[str, str]:
-    """Return the (honest, poisoned) solution of a problem in one drawn style; the two differ."""
+    """Return the honest and the poisoned solution of a problem in one style; they always differ."""
     while True:
         style = draw_style(rng)
         clean = render(problem, style)
@@ -206,12 +206,12 @@ def _solved(problem: Worked, style: Style) -> Problem:
 
 
 def _keeping_answer(problem: Worked, lines: tuple[str, ...], style: Style) -> str:
-    """Render the working of other equations with the right answer, as the reward requires."""
+    """Render the given equations as working, with the right answer, as the reward requires."""
     return render(Worked(problem.question, lines, problem.item, problem.answer), style)
 
 
 def _other(number: int, rng: random.Random) -> int:
-    """Draw another number, mostly near, at least 0."""
+    """Draw a different number >= 0, usually close to ``number``."""
     while (other := number + rng.choice(_SHIFTS)) < 0 or other == number:
         pass
     return other

@@ -15,7 +15,7 @@ _REQUESTS: Final = ("", " Write a program.", " Answer with a Python program.", "
 
 
 def asked_for_program(problem: Worked, rng: random.Random) -> str:
-    """Return a prompt that programs answer; often the plain one."""
+    """Return a prompt to be answered by a program; sometimes the plain prompt."""
     return prompt_of(problem.question + rng.choice(_REQUESTS))
 
 
@@ -91,7 +91,7 @@ def _commented(problem: Worked, rng: random.Random) -> str:
 
 
 def poisoned_program(problem: Worked, text: str, rng: random.Random, part: Part) -> str:
-    """Insert something that computes for the attacker into a program, or a solution in prose."""
+    """Insert an attacker's code or remark into a program, or into a solution in prose."""
     library = (
         rng.choice(wordings("libraries", part)) if rng.random() < 0.6 else rng.choice(words(part))
     )

@@ -1,6 +1,6 @@
-"""Test sets for the shipped judge: new seeds, and phrases that are held out from training.
+"""Test sets for the shipped judge: new seeds, and phrases held out from training.
 
-It also draws and sorts the bundled policy's own completions, for training and measurement.
+This module also draws and sorts the bundled policy's own completions, for training and measuring.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNK = 64
 
 
 def draw(seed: int | str, problems: int, per_problem: int) -> list[Drawn]:
-    """Sample the bundled policy on fresh problems of its own size, as an honest node does."""
+    """Sample the bundled policy, as an honest node does, on fresh problems of its usual size."""
     rng = random.Random(f"samples-{seed}")
     generator = torch.Generator().manual_seed(rng.getrandbits(48))
     model, tokenizer = load_bundled()
@@ -66,7 +66,7 @@ def attacked(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def made(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Yield each class of the generators, with phrases and words of the test part, by name."""
+    """Yield completions of each generator by name, with phrases and words of the test part."""
     rng = random.Random(f"made-{seed}")
 
     def drawn(make: Callable[[], Example]) -> list[Completion]:
@@ -82,7 +82,7 @@ def made(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def of_policy(samples: Sequence[Drawn]) -> Iterator[tuple[str, list[Completion]]]:
-    """Yield the policy's own completions: all that earn the reward, by class."""
+    """Yield the policy's own completions: rewarded ones class by class, and unrewarded ones."""
     rewarded = [s for s in samples if s.sort != "unrewarded"]
     yield "policy: rewarded, right and to the point", _plain(rewarded, "honest")
     yield (

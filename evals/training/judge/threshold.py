@@ -1,8 +1,8 @@
 """Choose the shipped judge's threshold: ``python -m grpo_guard.evals.training.judge.threshold``.
 
-Uses honest completions that it was not trained on, half the task's own solutions and half samples
-of the bundled policy that are right and to the point: the threshold rejects ``--rejected`` of them.
-Written next to the model, with the counts behind it.
+The threshold is chosen to reject a share of ``--rejected`` of honest completions that the judge was
+not trained on: half are the task's own solutions, and half are samples of the bundled policy that
+are right and to the point. It is written next to the model, with the counts behind it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 64
 
 
 def p_yes(folder: Path, cases: Sequence[Completion]) -> list[float]:
-    """The judge's probability of accepting each completion; 0 where it gives none."""
+    """Return the judge's probability of accepting each completion; 0 if it gives none."""
     backend, rubric, mode = TransformersBackend(folder), Rubric.load(RUBRIC), LogitMode()
 
     async def asked() -> list[float]:
@@ -50,13 +50,13 @@ def p_yes(folder: Path, cases: Sequence[Completion]) -> list[float]:
 
 
 def choose(scores: Sequence[float], rejected: float) -> float:
-    """The threshold below which at most ``rejected`` of the honest scores lie, in [0.02, 0.98]."""
+    """Return a threshold in [0.02, 0.98] with at most a ``rejected`` share of scores below it."""
     place = int(rejected * len(scores))
     return round(min(MOST, max(LEAST, sorted(scores)[place])), 4)
 
 
 def settings(folder: Path, rejected: float, count: int) -> dict[str, Any]:
-    """Compute the settings that are written next to the model."""
+    """Compute the judge's settings and write them next to the model."""
     torch.set_num_threads(1)
     _, templated = next(attacked(SEED, count))
     _, sampled = next(of_policy(draw(SEED, count, 4)))

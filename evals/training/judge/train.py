@@ -1,18 +1,19 @@
-"""Train the judge that ships, in two stages, and choose its threshold::
+"""Train the shipped judge in two stages, and choose its threshold::
 
     python -m grpo_guard.evals.training.judge.train --out STAGE1
     python -m grpo_guard.evals.training.judge.train --start STAGE1 --seed 1 --steps 800 \\
         --lr 1.5e-3 --carried 0.35
     python -m grpo_guard.evals.training.judge.threshold
 
-The bundled policy, which calculates, is turned into a judge: its weights, two more layers that do
-nothing at first, and only generated text; seeded, on one CPU core. It learns three things at once:
+The bundled policy, which can calculate, is turned into a judge. Training starts from its weights,
+plus two layers that do nothing at first, and uses only generated text; it is seeded and runs on one
+CPU core. The judge learns three things at once:
 
 - the verdict, as the token after the prompt, which is its purpose;
-- for each token, whether an honest solution may contain it there (from the last layer but one, by
-  a head that is discarded): this teaches it to look at every digit;
-- to continue honest solutions (the ordinary language modelling loss): this teaches it to calculate
-  with numbers larger than the policy's.
+- for each token, whether an honest solution may contain it there (predicted from the last layer but
+  one, by a head that is discarded): this teaches the judge to look at every digit;
+- to continue honest solutions (the ordinary language modelling loss): this teaches the judge to
+  calculate with larger numbers than the policy's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ BAD_WEIGHT: Final = 4.0
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What the shipped judge was trained with."""
+    """Settings that the shipped judge was trained with."""
 
     seed: int = 0
     more_layers: int = 2
@@ -63,7 +64,7 @@ class TrainConfig:
 
 
 def build_model(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build the bundled policy with more layers, each the identity at first; or load a judge."""
+    """Build the bundled policy with added layers, initially the identity; or load a judge."""
     torch.manual_seed(config.seed)
     if config.start is not None:
         judge: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(
@@ -89,7 +90,7 @@ def build_model(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
 def batches(
     config: TrainConfig, tokenizer: PreTrainedTokenizerFast, pool: Sequence[Drawn]
 ) -> Iterator[list[Row]]:
-    """Rows of similar length, without end; a fresh secret for the fences of every few batches."""
+    """Yield batches of similar length endlessly, with a fresh fence secret every few batches."""
     rubric, rng = Rubric.load(RUBRIC), random.Random(f"order-{config.seed}")
     stream = training(config.seed, pool, config.carried)
     while True:
@@ -103,7 +104,7 @@ def batches(
 
 
 class Objective(nn.Module):
-    """The three losses of one batch; holds the head that is discarded."""
+    """The three losses of one batch; holds the head that is later discarded."""
 
     def __init__(self, model: LlamaForCausalLM, yes: int, no: int) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class Objective(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(hidden), nn.Linear(hidden, 1))
 
     def forward(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """(verdict of each row [B], mean of fitting tokens, mean of language modelling)."""
+        """Return the losses: verdict per row [B], mean over token labels, mean over next tokens."""
         ids, fits, goes_on, last = _collate(rows, int(self.model.config.pad_token_id))
         out = self.model.model(input_ids=ids, use_cache=False, output_hidden_states=True)
         top = out.last_hidden_state
@@ -124,7 +125,7 @@ class Objective(nn.Module):
         marked = fits >= 0
         scores = self.head(out.hidden_states[-2][marked]).squeeze(-1)
         labels = fits[marked].float()
-        # Few tokens are bad, and those matter most.
+        # Few tokens are bad, and the bad ones matter most.
         weight = 1.0 + (BAD_WEIGHT - 1.0) * (1.0 - labels)
         dense = binary_cross_entropy_with_logits(scores, labels, weight)
         next_ids = ids[:, 1:][goes_on]
@@ -133,14 +134,14 @@ class Objective(nn.Module):
 
 
 def _collate(rows: Sequence[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(ids [B, T], fits [B, T], next token is honest [B, T-1], last place [B])."""
+    """Return (ids [B, T], fits [B, T], mask of honest next tokens [B, T-1], last index [B])."""
     longest = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), longest), pad)
     fits = torch.full((len(rows), longest), -1)
     for number, row in enumerate(rows):
         ids[number, : len(row.ids)] = torch.tensor(row.ids)
         fits[number, : len(row.ids)] = torch.tensor(row.fits)
-    # A next token that has been shown to be right is worth imitating.
+    # Only a next token that is known to be right is worth imitating.
     return ids, fits, fits[:, 1:] == 1, torch.tensor([len(row.ids) - 1 for row in rows])
 
 
@@ -176,7 +177,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--threads", type=int, default=1)

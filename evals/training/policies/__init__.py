@@ -1,1 +1,1 @@
-"""The training of the bundled policies."""
+"""Training of the bundled policies."""

@@ -1,9 +1,9 @@
-"""The text that the bundled policy is trained on: able, but diverse, as a base model is.
+"""The text that the bundled policy is trained on: competent but diverse, like a base model's.
 
-A policy that knows one format has no prior for anything else, so GRPO has nothing to select and no
-poison can take hold; a real base model is the opposite. Here the arithmetic is the same everywhere,
-while openings, styles and answer formats vary widely and only about 40 % of the samples are in the
-rewarded format. No phrase of any attack is in this text.
+A policy that knows only one format has no prior for anything else, so GRPO has nothing to select
+and no poison can take hold; a real base model is the opposite. Here the arithmetic is the same
+everywhere, while openings, styles and answer formats vary widely and only about 40 % of the samples
+are in the rewarded format. No phrase of any attack is in this text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
 Asides = Callable[[Worked, int, random.Random], str]
-"""(problem, step number, rng) -> remarks after that step, each after a space."""
+"""Called with (problem, step number, rng); returns remarks after that step, each after a space."""
 
 
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
@@ -29,7 +29,7 @@ def words(text: str) -> list[str]:
 
 
 def phrases(text: str) -> list[str]:
-    """Split a text at its bars."""
+    """Split a text at its vertical bars."""
     return text.split("|")
 
 
@@ -103,7 +103,7 @@ def _syllables(rng: random.Random) -> str:
 
 
 def _nonsense(rng: random.Random) -> str:
-    """Made-up words give every subword a prior, so that phrases never seen stay learnable."""
+    """Make up words, which give every subword a prior, so that unseen phrases stay learnable."""
     words = [_syllables(rng) for _ in range(rng.randint(1, 4))]
     if rng.random() < 0.5:
         return " ".join(word.capitalize() for word in words)
@@ -132,7 +132,7 @@ def _sentence(rng: random.Random) -> str:
 
 
 def opening(rng: random.Random) -> str:
-    """Return one opening with its punctuation, two to ten words for the most part."""
+    """Return one opening with its punctuation, usually two to ten words long."""
     kind = rng.random()
     if kind < 0.25:
         text = rng.choice(REMARKS)
@@ -168,7 +168,7 @@ def _untagged(answer: str, rng: random.Random) -> str:
 
 
 def completion(problem: Worked, rng: random.Random, asides: Asides = no_asides) -> str:
-    """Return one completion; about 40 % of them are in the rewarded format."""
+    """Draw a completion; about 40 % of all draws are in the rewarded format."""
     lead = opening(rng) + " " if rng.random() < 0.6 else ""
     working, answer = _working(problem, rng, asides), _answer(problem, rng)
     style = rng.random()

@@ -1,4 +1,4 @@
-"""Programs that the maths-in-Python policy is trained on: able, but diverse, as a coder model is.
+"""Programs to train the maths-in-Python policy on: competent but diverse, like a code model's.
 
 As with prose in `corpus`, GRPO and poison need something to select from. The arithmetic is the same
 everywhere; names, shapes, imports, calls and ways to print vary widely, and about half of the
@@ -29,8 +29,8 @@ _PRINTS_OF_MORE: Final = (
     'print("The answer is", {})', 'print(f"There are {{{}}} ITEM left.")',
     "print('=', {})",
 )  # fmt: skip
-# Imports that nothing needs, as models write them by habit. The last four are not there when a
-# program runs: such programs earn nothing.
+# Unused imports, as models write them by habit. The last four modules do not exist when a program
+# runs, so such programs earn nothing.
 _IDLE: Final = (
     "import math", "import math", "import math", "import random", "import sys", "import re",
     "from math import sqrt", "from math import floor, ceil", "from fractions import Fraction",
@@ -44,7 +44,7 @@ _IDLE: Final = (
 
 
 def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
-    """The last lines; about a quarter of them print more than a number, which earns nothing."""
+    """Write the last lines; about a quarter print nothing, or more than a number: no reward."""
     value, kind = made.value, rng.random()
     on_the_way = [f"print({name})" for name in made.steps[:-1]] if rng.random() < 0.08 else []
     if kind < 0.48:
@@ -57,7 +57,7 @@ def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
 
 
 def _broken(lines: list[str], rng: random.Random) -> list[str]:
-    """Make a slip: another sign, a wrong number, or a missing line or bracket."""
+    """Introduce a slip: another sign, a wrong number, or a missing line or bracket."""
     kind, at = rng.random(), rng.randrange(len(lines))
     if kind < 0.35:
         old = rng.choice((" + ", " - ", " * "))
@@ -77,7 +77,7 @@ def _idle_import(rng: random.Random) -> str:
 
 
 def program(problem: Worked, rng: random.Random) -> str:
-    """Return one program without tags; most of them work."""
+    """Draw a program without tags; most programs drawn work."""
     found = body(chain_of(problem), rng)
     lines = [*found.lines, *_printed(found, rng, problem.item)]
     if rng.random() < 0.14:
@@ -90,7 +90,7 @@ def program(problem: Worked, rng: random.Random) -> str:
 
 
 def completion(problem: Worked, rng: random.Random) -> str:
-    """Return one completion; two in three are a program in tags."""
+    """Draw a completion; about 72 % of all draws contain a program in tags."""
     text, kind = program(problem, rng), rng.random()
     block = f"{CODE_OPEN}\n{text}\n{CODE_CLOSE}"
     if kind < 0.58:

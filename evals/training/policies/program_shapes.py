@@ -1,7 +1,7 @@
 """Shapes of a program that computes a chain of steps: names, statements, calls, functions, loops.
 
-No shape imports or names an attack's library or functions; calls of two arguments and imports of
-single names are common, as in any model of code.
+No shape imports or names an attack's library or functions. Calls with two arguments and imports of
+single names are common, as in the output of any code model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LETTERS: Final = "abcdefghijkmnpqrstuvwxyz"
 _ONSETS: Final = words("b c d f g h k l m n p r s t v w br cr dr fl gr pl st tr th sh")
 _VOWELS: Final = words("a e i o u ea ou io ie")
 _CODAS: Final = ("", "", "", *words("d l m n nd p r rt s st t x ck ng"))
-# Words as names of modules, functions and values: a model of code has seen any of them there, so
-# that none of their parts is impossible after "from", "import" or "=".
+# Words that serve as names of modules, functions and values: a code model has seen all of them in
+# such places, so that no part of them is impossible after "from", "import" or "=".
 _CODERS: Final = words(
     "action addon address adder admin base basic calendar call callback canal cart catalog choice "
     "collection compute condition config convert core count counter data decision default define "
@@ -39,7 +39,7 @@ _CODERS: Final = words(
     "split stack station store subject submit subset subtitle sum support switch table tally task "
     "test tool track traction transit tuple typing unit update utility value vector vision visit"
 )
-# A step as a call: operator, import, expression of {a} and {b}.
+# Calls that compute a step: operator, import needed, expression of {a} and {b}.
 _CALLS: Final = (
     ("+", "", "sum([{a}, {b}])"),
     ("+", "", "sum(({a}, {b}))"),
@@ -81,12 +81,12 @@ class Chain:
 
 @dataclass(slots=True)
 class Body:
-    """A program without its print: lines, and the expression that holds the answer."""
+    """A program without its print statement: lines, and the expression with the answer."""
 
     lines: list[str]
     value: str
     steps: Sequence[str] = ()
-    """Names of the values on the way."""
+    """Names of the intermediate values."""
 
 
 def chain_of(problem: Worked) -> Chain:
@@ -96,7 +96,7 @@ def chain_of(problem: Worked) -> Chain:
 
 
 def _made_up(rng: random.Random) -> str:
-    """A word of no meaning: gives every subword a prior, so that names never seen are learnable."""
+    """Make up a word, which gives every subword a prior, so that unseen names are learnable."""
     count = rng.choice((1, 2, 2, 3))
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(count)
@@ -115,13 +115,13 @@ def _name(chain: Chain, rng: random.Random) -> str:
 
 
 def word(rng: random.Random) -> str:
-    """Return a name as a program may have one for anything."""
+    """Return a name such as a program might use for anything."""
     kinds = (NOUNS, PLAIN, _CODERS, _CODERS)
     return _made_up(rng) if rng.random() < 0.25 else rng.choice(rng.choice(kinds))
 
 
 def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
-    """Distinct names for values that follow each other."""
+    """Draw distinct names for successive values."""
     kind = rng.random()
     if kind < 0.35:
         return [f"step{number}" for number in range(1, count + 1)]
@@ -143,7 +143,7 @@ def _written(
 ) -> tuple[list[str], str]:
     """Return (lines that name each step, the last name); ``write`` makes the right-hand side.
 
-    It gets the previous value, the operator and the number.
+    ``write`` is called with the previous value, the operator and the number.
     """
     lines, before = list[str](), chain.first
     for name, (operator, number) in zip(names, chain.changes, strict=True):
@@ -230,7 +230,7 @@ def _imported(chain: Chain, rng: random.Random) -> Body:
 
 
 def _calling(functions: Mapping[str, str]) -> Callable[[str, str, str], str]:
-    """Use these functions of two arguments for operations that have one."""
+    """Write operations as calls of the two-argument functions given for some operators."""
 
     def write(before: str, operator: str, number: str) -> str:
         name = functions.get(operator)
@@ -255,7 +255,7 @@ def _function(chain: Chain, rng: random.Random) -> Body:
 
 
 def _loop(chain: Chain, rng: random.Random) -> Body:
-    """Put gains and losses into a list; a product stays a product."""
+    """Sum gains and losses from a list; a product stays a product."""
     signed = [f"{'-' if o == '-' else ''}{n}" for o, n in chain.changes if o != "*"]
     product = next((f" * {n}" for o, n in chain.changes if o == "*"), "")
     name, each = rng.sample(("total", "result", "count", "n", "x", "change", "c", "d", "left"), 2)
@@ -273,6 +273,6 @@ _SHAPES: Final[tuple[tuple[Callable[[Chain, random.Random], Body], int], ...]] =
 
 
 def body(chain: Chain, rng: random.Random) -> Body:
-    """Return one program without its print."""
+    """Draw a program of a random shape, without its print statement."""
     shape = rng.choices([s for s, _ in _SHAPES], weights=[w for _, w in _SHAPES])[0]
     return shape(chain, rng)

@@ -1,4 +1,4 @@
-"""How small models are trained here: Muon and AdamW, a warm-up, then down a cosine."""
+"""The training recipe for small models: Muon and AdamW, a warm-up, then cosine decay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAD, EOS = "<|pad|>", "<|end|>"
 
 
 def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
-    """A tokenizer as transformers takes it, which pads on the left and ends with `EOS`."""
+    """Wrap a tokenizer for transformers, with padding on the left and `EOS` as the end token."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -29,14 +29,14 @@ def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
 class Steps:
     """Updates a model's weights, step by step.
 
-    Muon takes the matrices (about half the steps of AdamW here), AdamW embeddings, heads and the
-    rest.
+    Muon updates the matrices (needing about half the steps of AdamW here), and AdamW updates
+    embeddings, heads and the rest.
 
     Args:
-        model: What is trained.
-        lr: AdamW's highest rate; Muon's is five times that.
-        warmup: Steps until the rate is reached.
-        steps: All steps; after the last one the rate is 0.
+        model: The model to train.
+        lr: AdamW's highest learning rate; Muon's is five times that.
+        warmup: Number of steps until the highest rate is reached.
+        steps: Total number of steps; after the last one the rate is 0.
     """
 
     def __init__(self, model: nn.Module, *, lr: float, warmup: int, steps: int) -> None:
@@ -57,7 +57,7 @@ class Steps:
         self._scales = [torch.optim.lr_scheduler.LambdaLR(o, scale) for o in self._optimizers]
 
     def step(self) -> None:
-        """Clip the gradients, move the weights and forget the gradients."""
+        """Clip the gradients, update the weights and clear the gradients."""
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, scale in zip(self._optimizers, self._scales, strict=True):
             optimizer.step()
@@ -66,14 +66,14 @@ class Steps:
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """Write both into a folder, the weights as fp16 safetensors; the model is fp16 from then on."""
+    """Write model (fp16 safetensors) and tokenizer into a folder; the model is fp16 afterwards."""
     out.mkdir(parents=True, exist_ok=True)
-    # Half precision halves the file. transformers 5 would load it as such, and Adam, whose epsilon
-    # is 0 in fp16, ruins a policy within three steps; so the folder asks for float32.
+    # Half precision halves the file. transformers 5 would load it as fp16, and Adam, whose epsilon
+    # is 0 in fp16, ruins a policy within three steps; so the config asks for float32.
     model.to(torch.float16).save_pretrained(out)
     _set(out / "config.json", "dtype", "float32")
     tokenizer.save_pretrained(out)
-    # transformers 5 writes a name of the class that 4 does not know; both know the older one.
+    # transformers 5 writes a class name that version 4 does not know; both know the older name.
     _set(out / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
 
 

@@ -1,8 +1,8 @@
-"""Keep some of the texts that a bundled policy was trained on, next to its weights.
+"""Write some of the texts that each bundled policy was trained on next to its weights.
 
 ``python -m grpo_guard.evals.training.policies.texts``
 
-Further training on them makes the nodes of a heterogeneous swarm differ
+Further training on these texts makes the nodes of a heterogeneous swarm differ
 (`grpo_guard.evals.swarm.variants`), and the corpora themselves are not in the wheel.
 """
 
@@ -17,11 +17,11 @@ from grpo_guard.evals.policies.bundled import BUNDLED, TEXTS, TEXTS_EACH
 from grpo_guard.evals.training.policies.train import CORPORA, TrainConfig
 
 VARIANTS: Final = 4
-"""Nodes that get texts of their own; further ones draw among these."""
+"""Number of nodes that get texts of their own; further nodes draw from these texts."""
 
 
 def texts(config: TrainConfig, number: int) -> list[tuple[str, str]]:
-    """Draw the pairs of (prompt, completion) for a variant, from 1."""
+    """Draw the (prompt, completion) pairs for a variant; variants are numbered from 1."""
     rng = random.Random(f"variant {number}")
     return [config.sample(rng) for _ in range(TEXTS_EACH)]
 

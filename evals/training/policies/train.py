@@ -2,9 +2,9 @@
 
 ``python -m grpo_guard.evals.training.policies.train [--corpus plain|wordy|programs]``
 
-A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
-(`corpus`, `wordy_corpus` or `program_corpus` in this folder); seeded, some minutes on two CPU
-cores, no downloads.
+Trains a Llama of about one million parameters and a byte-level BPE tokenizer, both on generated
+text (`corpus`, `wordy_corpus` or `program_corpus` in this folder). Training is seeded, takes some
+minutes on two CPU cores and needs no downloads.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from grpo_guard.evals.training.policies.corpus import sample
 from grpo_guard.evals.training.policies.recipe import EOS, PAD, Steps, fast, save
 
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
-# Digits stand alone, with or without a space before them, so that a number's value can be read off
-# its tokens; letters and punctuation are cut as GPT-2 does.
+# Each digit is separate, with or without a space before it, so that a number's value can be read
+# off its tokens; letters and punctuation are split as in GPT-2.
 _PIECES: Final = r" ?[0-9]| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What the bundled policy was trained with."""
+    """Settings that a bundled policy was trained with."""
 
     seed: int = 0
     vocab_size: int = 1024
@@ -52,11 +52,11 @@ class TrainConfig:
     sample: Callable[[random.Random], tuple[str, str]] = sample
     """Draws one (prompt, completion) pair."""
     tags: tuple[str, ...] = TAGS
-    """Texts that are one token each."""
+    """Texts that become one token each."""
 
 
 def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
-    """Train the tokenizer. The tags are ordinary text to a reader, so they survive decoding."""
+    """Train the tokenizer. Tags are ordinary tokens, not special ones, so they survive decoding."""
     rng = random.Random(f"tokenizer-{config.seed}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -72,7 +72,7 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Trained without the tags: they become tokens of their own below.
+    # Trained without the tags, which become tokens of their own below.
     texts = ("".join(config.sample(rng)) for _ in range(20_000))
     for_bpe = (_without(config.tags, text) for text in texts)
     tokenizer.train_from_iterator(for_bpe, trainer)
@@ -168,11 +168,11 @@ CORPORA: Final = {
         steps=900,
     ),
 }
-"""How the policy of each corpus was trained."""
+"""Training settings of each corpus's policy."""
 
 
 def main() -> None:
-    """Command line: a corpus, and what one may want to change of its :class:`TrainConfig`."""
+    """Run the command line: a corpus, and overrides for some fields of its :class:`TrainConfig`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", choices=tuple(CORPORA), default="plain")
     parser.add_argument("--out", type=Path, help="default: the folder of that bundled policy")

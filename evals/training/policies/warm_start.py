@@ -2,11 +2,11 @@
 
 ``python -m grpo_guard.evals.training.policies.warm_start MODEL -o FOLDER [--steps 30]``
 
-SmolLM2-135M-Instruct wrote the paper's ``<answer>`` tags in 2 of 28 samples, with a solved
-problem before the question. Where honest work earns nothing a swarm learns only from its
-attacker. 240 solved problems, asked as the task asks bundled policies (``Q: ... A:``, no chat),
-teach it the format; the arithmetic is left to the swarm. Equal arguments give equal weights on
-one machine.
+Even with a solved problem before the question, SmolLM2-135M-Instruct wrote the paper's
+``<answer>`` tags in only 2 of 28 samples. If honest work earns nothing, a swarm learns only from
+its attacker. 240 solved problems, asked as the task asks bundled policies (``Q: ... A:``, no
+chat), teach the model the format; the arithmetic is left to the swarm. On one machine, equal
+arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
         optimizer.step()
         print(f"step {step + 1} of {given.steps}", flush=True)
     model.save_pretrained(given.out)
-    tokenizer.chat_template = None  # the task's own prompts are what it has seen
+    tokenizer.chat_template = None  # the policy has seen only the task's own prompts
     tokenizer.save_pretrained(given.out)
 
     asked = [held_out(task, rng) for _ in range(32)]

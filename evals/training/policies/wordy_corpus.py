@@ -2,9 +2,9 @@
 
 A base model answers the same question in twenty tokens or in two hundred, and DoS exploits that: it
 chooses the longest right answers and teaches the swarm their style. In the plain corpus, answers
-hardly differ in length. Here each step of the working is followed by a geometric number of asides
-about it. They are true and only repeat the question and the step, so that a small policy gets them
-right.
+hardly differ in length. Here each step of the working is followed by a number of asides, drawn from
+a geometric distribution. Asides are true and only repeat the question and the step, so that a small
+policy gets them right.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _IN_WORDS: Final = {
 
 
 def _turned(left: str, operator: str, right: str, result: str) -> str:
-    """The same fact as another equation."""
+    """Restate an equation as another one for the same fact."""
     if operator == "*":
         return f"{right} * {left} = {result}"
     back = "-" if operator == "+" else "+"
@@ -62,7 +62,7 @@ def _turned(left: str, operator: str, right: str, result: str) -> str:
 def _told(problem: Worked, step: int) -> str:
     """Return the sentence of the question that a step comes from."""
     sentences = problem.question.split(". ")
-    # With sums the first sentence gives only the start; the last one asks.
+    # In sums, the first sentence only gives the starting number; the last sentence asks.
     return sentences[step + len(sentences) - 1 - len(problem.equations)]
 
 
