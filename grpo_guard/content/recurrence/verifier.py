@@ -54,8 +54,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     of a node's prompts, and for a whole sentence in two thirds of them, unless honest models write
     similar sentences (see `sentences`). Rarer slogans of listed words pass; an honest model with an
     odd habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes
-    with the same weights, needs no list: it also convicts for phrases of ordinary words and for the
-    shape of code.
+    with the same weights, also convicts for phrases of ordinary words and the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
     is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
