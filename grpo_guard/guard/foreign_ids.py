@@ -62,7 +62,7 @@ class ForeignIdsWarning:
         sent = _in_turn(sent)
         found = [_other_text(detokenizer, completion) for completion in sent]
         others = [i for i, other in enumerate(found) if other is not None]
-        # A node may send anything, so one of several nodes cannot cause the warning alone.
+        # A node may send anything, so one of several nodes alone must not cause the warning.
         theirs, nodes = {sent[i].node for i in others}, {c.node for c in sent}
         if len(others) * 2 <= len(sent) or len(theirs) * 2 <= len(nodes):
             return

@@ -36,7 +36,7 @@ class RewardAdapter(Protocol):
     """
 
     def wrap(self, reward: Any, guard: Any) -> Any:
-        """Wrap a reward function (or a list of them) in a guarded one with the same signature.
+        """Wrap a reward function, or a list of them, in a guarded function with the same signature.
 
         Raises:
             FrameworkError: this trainer cannot do what the guard's policy asks.

@@ -112,14 +112,14 @@ class GraderPool:
         """Run a call in a worker and return its result. The call has a time limit; the wait for a
         worker does not.
 
-        The function is sent in its current state. What the call changes in its state stays in the
-        worker.
+        The function is sent in its current state; changes that the call makes to that state stay in
+        the worker.
 
         Raises:
             TimeoutError: no answer ``timeout`` seconds after the call began; the worker is killed.
             TypeError: the function, its arguments or its answer cannot be sent.
             GraderError: the worker could not load the call, died, or its exception cannot be sent.
-            Exception: what the function raised, with the worker's traceback as a note.
+            Exception: the exception of the function, with the worker's traceback as a note.
         """
         source, arguments = packed(call), packed_arguments(args, kwargs)
         with self._free:

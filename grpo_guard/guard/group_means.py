@@ -59,8 +59,8 @@ def losing(
 
     Rejected completions are considered in ascending order of reward. Each stays if its reward is at
     most the mean of its group so far. Its reward is then also at most the group's final mean, so no
-    number of bad rejected completions can lower the mean until a better one gains. If nothing else
-    stays in a group, no rejected completion does.
+    number of bad rejected completions can lower the mean enough for a better one to gain. If
+    nothing else stays in a group, no rejected completion does.
 
     A label is only the sender's claim: poison sent with its own clean copy under a special label
     would be compared with that copy alone. So a reward must be at most the mean of the group and
@@ -70,7 +70,7 @@ def losing(
     Segments may be a mere claim, too, so a rollout stays as a whole or not at all. An accepted
     rollout counts with its lowest reward; otherwise segments that earn much would raise the mean
     that poison is compared with. A rejected rollout whose rewards differ does not stay; otherwise
-    segments that earn nothing would hide one that gains.
+    segments that earn nothing would hide a segment that gains.
     """
     labels = [None] * len(earned) if labels is None else labels
     places = list(zip(groups, labels, units, strict=True))

@@ -129,7 +129,7 @@ class Guard:
 
     @property
     def identity(self) -> Identity | None:
-        """The proof of who sent each completion. Setting it affects functions already wrapped."""
+        """The check of who sent each completion. Setting it affects functions already wrapped."""
         return self._sources.identity
 
     @identity.setter

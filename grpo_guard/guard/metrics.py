@@ -20,8 +20,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Rates and costs over one batch; empty for an empty batch.
 
-    * ``guard/accept_rate``, ``guard/reject_rate``, ``guard/abstain_rate``, and the last of these by
-      cause, ``guard/abstain_rate/{cause}``.
+    * ``guard/accept_rate``, ``guard/reject_rate`` and ``guard/abstain_rate``, and for each cause of
+      abstentions ``guard/abstain_rate/{cause}``.
     * ``guard/reject_rate/{verifier}``, and ``guard/not_applicable_rate/{verifier}``, the share that
       the verifier skipped, which tells a reject rate of 0 from a verifier that never looked.
     * ``guard/seconds``, summed over completions.

@@ -57,8 +57,8 @@ class References:
         YAML with a mapping of prompts to answers.
 
         Raises:
-            InputError: the file cannot be read, or an entry is malformed; with its line in JSON
-                lines.
+            InputError: the file cannot be read, or an entry is malformed; for JSON lines, the
+                message names the line.
         """
         path = Path(path)
         return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
@@ -84,7 +84,7 @@ class References:
 
         A completion whose reference is certainly a different answer is rejected: its sender is an
         attacker, and rewards computed from such a reference mean nothing. A reference that is only
-        written differently has no effect. If the two cannot be compared, the verdict mentions it.
+        written differently has no effect. One that cannot be compared is mentioned in the verdict.
         """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):

@@ -66,6 +66,6 @@ class RejectionWarning:
 
 
 def _kind(verdict: Verdict) -> tuple[str, str]:
-    """The verifiers that rejected, and the kind of the first finding, or else the cause."""
+    """The verifiers that rejected, and the kind of the first finding, or the cause if none."""
     by = ", ".join(verdict.deciding) or verdict.verifier
     return by, verdict.findings[0].kind if verdict.findings else verdict.cause.value

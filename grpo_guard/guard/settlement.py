@@ -253,7 +253,7 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
 
 
 def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
-    """The row with the sign of negatively weighted values flipped; a second call undoes it.
+    """Flip the sign of negatively weighted values in a row; a second call undoes the first.
 
     A cost of -5 then counts as a gain of 5; a veto that took the cost for a penalty would keep it.
     """

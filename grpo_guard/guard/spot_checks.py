@@ -1,13 +1,13 @@
 """Verify a sample of each node's completions, chosen so that the node cannot foresee the choice.
 
-A node that knew the choice beforehand would poison only what is not drawn, or would try other texts
+A node that knew the choice beforehand would poison only what is not drawn, or would vary its texts
 until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. So a public coin
 that is known in advance is not offered. There are two ways to choose:
 
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment (a
-  digest of everything that the node sent in this batch, in order), the index of a completion among
-  them, and the number of the call. If a text passed unchecked and is sent again, the draw is a new
-  one. The verifier must be trusted: it could spare a friend, and nobody would notice.
+  digest of everything that the node sent in this batch, in order), the completion's index within
+  it, and the number of the call. If a text that passed unchecked is sent again, a new draw decides.
+  The verifier must be trusted: it could spare a friend, and nobody would notice.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
   *then* a value appears that no node chose or knew, and everybody can recompute the choice. Use a
   public beacon that is later than the last commitment, or a hash of shares that all nodes committed
@@ -74,10 +74,10 @@ class SpotCheck(Composed):
     """Verifies a share of each node's completions, and all of them once a forgery is found.
 
     If a node has n completions in a batch, ``ceil(share * n)`` of them are drawn, at least one. All
-    n are checked if one of these is rejected or evades its check (see the module's docstring). A
-    node is checked more while it is new, and fully after it was caught, until ``settled_after`` of
-    its completions have been checked and accepted. Completions without a node count as one new
-    node.
+    n are checked if a drawn completion is rejected or evades its check (see the module's
+    docstring). A node is checked more while it is new, and fully after it was caught, until
+    ``settled_after`` of its completions have been checked and accepted. Completions without a node
+    count as one new node.
 
     Node names must be authenticated; otherwise poison can be sent under the names of settled nodes.
 

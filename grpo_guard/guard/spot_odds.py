@@ -23,7 +23,7 @@ _SLACK: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """What an operator can expect of a node that sends the same numbers in each round.
+    """What an operator can expect of a node that sends the same mix of completions in each round.
 
     Args:
         sent, poisoned, checked: Number of completions per round, and how many of them are poisoned

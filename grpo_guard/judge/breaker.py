@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Refuses questions after failures in a row, except for one probe at a time until one succeeds.
+    """Refuses questions after failures in a row, except for single probes, until a probe succeeds.
 
     Used from one event loop only, so it has no lock. The breaker opens after ``failures`` failures
     in a row (>= 1), and allows a probe every ``cooldown`` seconds. Tests replace the clock.

@@ -65,7 +65,7 @@ class DeclinedError(BackendError):
 
 
 def may_be_one_of_many(error: BackendError) -> bool:
-    """Whether a smaller batch may succeed."""
+    """Whether a smaller batch may succeed where a batch failed with this error."""
     causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
     return error.cause in causes and not isinstance(error, JudgeSetupError)
 

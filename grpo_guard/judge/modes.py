@@ -52,7 +52,7 @@ class VerdictMode(ABC):
     Attributes:
         name: Name of the mode in configurations and the cache.
         instructions: Text that replaces ``{verdict}`` in the rubric.
-        reminder: Message to send after an answer without a verdict; None to not ask again.
+        reminder: Message to send after an answer without a verdict; None if nothing is sent.
         max_tokens: Maximum length of the answer, in tokens.
         top_logprobs: Number of candidates needed for the first token; 0 if none are needed.
         json_schema: JSON schema of the answer; None for free text.
@@ -78,8 +78,8 @@ class VerdictMode(ABC):
 class LogitMode(VerdictMode):
     """Asks for one token, yes or no, and reads the probabilities of both.
 
-    ``p_yes = yes / (yes + no)``, each summed over all spellings with and without a space and
-    capitals. If yes and no together have less probability than ``least_mass``, the judge is
+    ``p_yes = yes / (yes + no)``, where each is summed over all spellings with and without a space
+    and capitals. If yes and no together have less probability than ``least_mass``, the judge is
     answering something other than our question. Such an answer counts as malformed, since the
     completion's author can cause it.
 

@@ -160,7 +160,7 @@ class JudgeVerifier(CompletionVerifier):
     async def _settled(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """Return the verdict of code on each completion, and settled cases for those left open."""
+        """Return code's verdict on each completion, or None, and settled cases for the model's."""
         screened, cases = await asyncio.to_thread(self._before, batch)
         if cases:
             session = self._in_this_loop()

@@ -45,7 +45,7 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
-    """Split a part of at least two completions in two, between authors as long as it has several.
+    """Split a part of at least two completions in two, between authors if there are several.
 
     This soon separates one author's completions from all others, so that whatever kills workers is
     traced first to its author and then to a single completion. ``authors`` lists the author of each

@@ -1,4 +1,4 @@
-"""Find the parts of a verifier that read each text on its own, and copy them for processes."""
+"""Find the parts of a verifier that read texts one by one, and copy them for other processes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class Plan:
 
     @classmethod
     def of(cls, verifier: CompletionVerifier) -> Plan:
-        """Find the parts of a verifier; parts that cannot be sent are logged, and stay here."""
+        """Find the parts of a verifier that workers can run. Parts that cannot be sent are logged
+        and stay in this process."""
         found: list[list[CompletionVerifier]] = [[]]
         _collect(verifier, found, found[0], set())
         first, *others = map(_group, found)

@@ -55,7 +55,7 @@ class Engine(Protocol):
         """
 
     def end(self, worker: Any) -> None:
-        """End a worker, in the middle of a call if need be."""
+        """End a worker, even in the middle of a call."""
 
     def seconds(self, objects: Sequence[Any]) -> float:
         """Time limit for the answer to a part with these objects, in seconds."""
@@ -84,7 +84,7 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The outcome of a request; ``promise`` tells it from the outcomes of abandoned workers."""
+    """The outcome of a request; its ``promise`` tells late answers of abandoned workers apart."""
 
     seat: _Seat
     promise: Future[Any]
@@ -134,7 +134,7 @@ class Pool:
         return self._described
 
     def submit(self, ticket: Ticket, parts: Sequence[list[int]]) -> None:
-        """Send out a batch, split into parts by index; `Ticket.answer` returns the results."""
+        """Send a batch to the workers, split into parts; `Ticket.answer` returns the results."""
         with self._ending:
             if self._ended:
                 ticket.end(_ENDED)

@@ -121,7 +121,7 @@ class SharedPools:
             pool.close()
 
     def forget(self) -> None:
-        """Start anew in a forked child, which its parent's processes do not answer."""
+        """Start without pools in a forked child, which the parent's processes do not answer."""
         # The garbage collector may call `leave` at any point of `join`, in the same thread.
         self._lock = threading.RLock()
         self._users = Counter[int]()

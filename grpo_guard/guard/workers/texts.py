@@ -120,7 +120,7 @@ class Workers:
     ) -> None:
         """Start reading, in the background, completions whose batch comes later; never raises.
 
-        Only rules that read each text on its own run early, in processes if there are any. The
+        Only what reads each text on its own runs early, in processes if there are any. The
         batch then reads only the remaining texts, and its verdicts are the same. Everything that
         compares completions, asks a model or remembers nodes runs on the batch.
 
@@ -152,7 +152,7 @@ class Workers:
             self._forget()
 
     def begin(self, verifier: CompletionVerifier, batch: Sequence[Completion]) -> None:
-        """Send out a batch before ``verifier`` runs on it; call `forget` afterwards."""
+        """Send a batch to the workers before ``verifier`` runs on it; call `forget` afterwards."""
         plan = self.plan(verifier)
         pool = self._joined() if plan.whole and batch and self.worth(batch) else None
         if pool is not None:
@@ -162,7 +162,7 @@ class Workers:
                 self._ahead.update((id(c), (c, ticket, i)) for i, c in enumerate(batch))
 
     def forget(self, batch: Sequence[Completion]) -> None:
-        """Drop a batch that `begin` was called with."""
+        """Drop a batch that was passed to `begin`."""
         with self._lock:
             for completion in batch:
                 self._ahead.pop(id(completion), None)
@@ -214,7 +214,7 @@ class Workers:
         return self._plan
 
     def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
-        """The plan for a call, brought up to date with rules that changed since the last one."""
+        """The plan for a call, brought up to date with rules that changed since the last call."""
         self._plan = self.plan(verifier).renewed()
         return self._plan
 

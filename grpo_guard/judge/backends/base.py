@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 ChatMessage: TypeAlias = Mapping[str, str]
-"""``role`` and ``content``, both strings."""
+"""A message: ``role`` and ``content``, both strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Backend(ABC):
         """Return one reply per request, in order, on the judge's own event loop.
 
         Args:
-            requests: At most ``batch_size``.
+            requests: The questions to answer, at most ``batch_size``.
             timeout: Seconds after which an answer is no longer of any use.
 
         Raises:
