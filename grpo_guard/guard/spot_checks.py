@@ -145,7 +145,7 @@ class SpotCheck(Composed):
         Args:
             value: The revealed value, at least 16 characters; unknown to each node until after the
                 node committed.
-            committed: The `commitment` of each node to its completions, in order, by node.
+            committed: Maps each node to the `commitment` to its completions, in order.
 
         Raises:
             ValueError: the value is too short.

@@ -219,7 +219,7 @@ class Workers:
         return self._plan
 
     def worth(self, batch: Sequence[Completion]) -> bool:
-        """Whether a batch should be read in processes."""
+        """Whether a batch should be read in worker processes."""
         if self.number is not None:
             return self.number > 0
         return sum(len(c.text) for c in batch) >= WORTH_CHARACTERS and self.count > 0
