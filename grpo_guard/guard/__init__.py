@@ -1,7 +1,8 @@
-"""From verdicts to rewards: policy, admission, review, settlement, and `Guard` over them.
+"""Turn verdicts into rewards: policy, admission, review, settlement, and `Guard` on top of them.
 
-As an attribute, `grpo_guard.guard` is the decorator. So write `from grpo_guard.guard.policy import
-Policy`; `import grpo_guard.guard.policy as policy` finds the function first.
+The attribute `guard` of the package `grpo_guard` is the decorator, not this package. So write `from
+grpo_guard.guard.policy import Policy`; `import grpo_guard.guard.policy as policy` would find the
+decorator first.
 """
 
 from grpo_guard.guard.guard import Guard, Ledger, Review

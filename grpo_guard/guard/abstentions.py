@@ -1,4 +1,4 @@
-"""The share of abstentions over the last batches, and the limit that stops a run."""
+"""Track the share of abstentions over recent batches, and stop a run that exceeds the limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from grpo_guard.guard.policy import AbstainError, Policy
 
 
 class AbstainWindow:
-    """Counts abstentions over the last batches.
+    """Counts abstentions over the most recent batches.
 
-    Nodes are counted separately and the worst ones are left out, so that no minority can end a run
-    with abstentions that it causes. An outage affects all nodes and still ends it.
+    Abstentions are counted per node and the worst nodes are left out, so that no minority can end a
+    run by causing abstentions. An outage affects all nodes and still ends the run.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -28,8 +28,8 @@ class AbstainWindow:
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Count one batch; raises AbstainError if more abstain over the window than
-        ``max_abstain_rate`` allows."""
+        """Count one batch; raises AbstainError if the share of abstentions over the window exceeds
+        ``max_abstain_rate``."""
         if not verdicts:
             return
         found = Counter(
@@ -62,16 +62,17 @@ class AbstainWindow:
 
 
 def _not_rejected(count: Counter[Outcome]) -> int:
-    """Acceptances and abstentions. Senders can cause rejections at will and so hide an outage."""
+    """The number of acceptances and abstentions. Rejections do not count, because senders could
+    cause them at will and so hide an outage."""
     return count.total() - count[Outcome.REJECT]
 
 
 def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
-    """The outcomes of all nodes except those with the highest share of abstentions.
+    """The outcome counts of all nodes except those with the highest shares of abstentions.
 
-    Leave out the worst node, then further ones while together they sent less than half: a minority
-    that invents names is still a minority of the completions. Nodes whose completions were all
-    rejected are left out too.
+    The worst node is left out, then further nodes as long as all nodes left out sent less than half
+    of the completions: a minority that invents names still sends only a minority of them. Nodes
+    whose completions were all rejected are left out too.
     """
     judged = [count for count in nodes if _not_rejected(count)]
     if len(judged) < 2:
@@ -85,7 +86,7 @@ def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
 
 
 def _abstained_by(verdict: Verdict) -> str:
-    """Which verifier abstained, and why: in a stack of six, "uninformative" alone is no help."""
+    """The verifier that abstained and its cause: in a stack of six, the cause alone is no help."""
     for member in verdict.members:
         if member.abstained and member.cause is verdict.cause:
             return _abstained_by(member)

@@ -1,4 +1,4 @@
-"""Settle what must precede verifiers: who sent each completion, and which text is the author's."""
+"""Settle what verifiers rely on: who sent each completion, and which text is the author's own."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class AdmittedBatch:
     Args:
         batch: The completions under their proven nodes, with the task's own references. Tool
             results count as known if the environment confirms them.
-        known: The verdicts settled so far; None = not settled.
-        notes: Findings to add to the verdicts.
+        known: The verdict on each completion so far; None if it is not settled yet.
+        notes: A finding to add to each verdict, or None.
         since: When the review began, on the monotonic clock.
     """
 
@@ -42,8 +42,8 @@ class AdmittedBatch:
 
     @property
     def waited(self) -> dict[str, float]:
-        """``guard/wait_seconds``, for which the trainer has waited for this review so far; empty
-        for an empty batch."""
+        """``guard/wait_seconds``, the time that the trainer has waited for this review so far;
+        empty for an empty batch."""
         return {"guard/wait_seconds": time.monotonic() - self.since} if self.batch else {}
 
     @property
@@ -52,7 +52,7 @@ class AdmittedBatch:
         return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
 
     def verdicts(self, found: Sequence[Verdict]) -> list[Verdict]:
-        """One verdict per completion, given the verdicts on `open`."""
+        """One verdict per completion, with its note, given the verdicts on `unsettled`."""
         left = iter(found)
         verdicts = [next(left) if known is None else known for known in self.known]
         return list(map(noted, verdicts, self.notes)) if any(self.notes) else verdicts
@@ -69,18 +69,20 @@ def admit(
     ids_unread: bool = False,
     decoded: Sequence[bool] | None = None,
 ) -> AdmittedBatch:
-    """Check senders first, then references and token ids, then tool results.
+    """Check the senders of a batch first, then references and token ids, then tool results.
 
     Args:
-        given: Verdicts that the caller already has, one or None per completion; None = none.
+        given: Verdicts that the caller already has, one or None per completion; None if there are
+            no such verdicts.
         identity, references, environment: As for `Guard`.
-        detokenizer: Decodes the ids; None = use the texts as sent.
-        ids_unread: Nothing compares ids with their text, so reject completions that have ids.
-        decoded: Which texts the caller has decoded from the ids itself; None = none of them.
+        detokenizer: Decodes the token ids; if None, texts are used as sent.
+        ids_unread: Whether to reject completions with ids, because nothing compares ids with texts.
+        decoded: Whether the caller has decoded each text from its ids; None if it decoded none.
 
     Raises:
         ValueError: ``given`` or ``decoded`` does not have one entry per completion.
-        TypeError: an item of the batch is not a completion, or one of ``given`` not a verdict.
+        TypeError: an item of the batch is not a completion, or an item of ``given`` is neither a
+            verdict nor None.
     """
     since = time.monotonic()
     batch = completions(batch)
@@ -112,10 +114,10 @@ def certain(
     reads_text: bool = True,
     decoded: Sequence[bool] | None = None,
 ) -> list[Completion]:
-    """The completions that `admit` will leave to the verifier, with the task's own references. It
-    asks no environment and records nothing, so completions that need that are left out. With
-    ``reads_text=False``, completions with ids are left out, too: they are decoded or refused when
-    their batch is reviewed."""
+    """The completions that `admit` will certainly leave to the verifier, with the task's own
+    references. No environment is asked and nothing is recorded, so completions that need either are
+    left out. With ``reads_text=False``, completions with ids are left out, too: their texts are
+    decoded or refused when the batch is reviewed."""
     found = []
     for i, one in enumerate(completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known
@@ -132,7 +134,7 @@ def certain(
 
 
 def completions(batch: object) -> list[Completion]:
-    """The batch as a list; raises TypeError if an item is not a completion."""
+    """Return the batch as a list; raises TypeError if an item is not a completion."""
     if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
         raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
     found = list(batch)
@@ -149,7 +151,7 @@ def completions(batch: object) -> list[Completion]:
 def _ask(
     environment: EnvironmentVerifier, batch: list[Completion], known: list[Verdict | None]
 ) -> None:
-    """Mark given spans as known if the environment confirms them; else record its verdict."""
+    """Mark given spans as known if the environment confirms them; otherwise record its verdict."""
     chosen = [i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None]
     verdicts = supervised(environment, [batch[i] for i in chosen])
     for i, verdict in zip(chosen, verdicts, strict=True):
@@ -167,7 +169,7 @@ def _read_ids(
     *,
     claims: bool,
 ) -> None:
-    """Decode texts from ids; reject ids that the text would hide or that nothing reads."""
+    """Decode texts from ids; reject completions whose ids the text would hide or nothing reads."""
     for i in places:
         if batch[i].completion_ids is None:
             continue

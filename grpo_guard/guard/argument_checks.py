@@ -1,4 +1,4 @@
-"""Check the arguments of a guard when it is built, and not with the first batch."""
+"""Check the arguments of a guard when it is built, rather than on its first batch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import require_names
 from grpo_guard.guard.verdict_log import VerdictLog
 
-# Argument, an attribute that its value must have, and what to write. The classes themselves are not
-# named, because importing them costs time and most guards do not need them.
+# The argument, an attribute that its value must have, and what to write instead. The classes are
+# not imported for a type check, because that takes time and most guards do not need them.
 _PARTS: Final = (
     ("ledger", "record", "EvidenceLedger(PATH)"),
     ("length_scaling", "past", "LengthScaling(...)"),
@@ -27,14 +27,14 @@ _PARTS: Final = (
 
 
 def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
-    """Refuse arguments of a guard that have the wrong type.
+    """Raise TypeError if an argument of a guard has the wrong type.
 
     Args:
         verifier, policy: As for `Guard`.
         parts: The values of the arguments in `_PARTS`, in that order.
 
     Raises:
-        TypeError: a value has the wrong type; the message says what to write.
+        TypeError: a value has the wrong type; the message says what to write instead.
     """
     if not isinstance(verifier, CompletionVerifier):
         raise expected_verifier("Guard.verifier", verifier)
@@ -47,10 +47,10 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
 
 def log_of(log: Any) -> VerdictLog | None:
-    """The log for the argument ``log``.
+    """Return the verdict log for a ``log`` argument, which may also be a path or None.
 
     Raises:
-        TypeError: the argument is neither a log nor a path.
+        TypeError: the argument is neither a log nor a path nor None.
         ValueError: the file cannot be written.
     """
     if isinstance(log, str | os.PathLike):
@@ -66,10 +66,10 @@ def require_writable(path: Path, *, make: bool = True) -> None:
 
     Args:
         path: The file.
-        make: Create the folder if it is missing, because some trainers create it after the guard.
+        make: Whether to create a missing folder; some trainers create theirs after the guard.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: verdicts cannot be appended to the file.
     """
     try:
         problem = _problem(path, make)
@@ -95,7 +95,7 @@ def _problem(path: Path, make: bool) -> str | None:
 
 
 def _not_made(folder: Path, make: bool) -> str | None:
-    """Why a missing folder cannot be created; None if it can be. With ``make``, create it."""
+    """Why a missing folder cannot be created; None if it can be. With ``make``, it is created."""
     if not make:
         found = obstacle(folder)
         return None if found is None else f"in {found[0]}"

@@ -1,4 +1,4 @@
-"""``@guard``: a `Guard` as a decorator of reward functions."""
+"""``@guard``: a decorator that applies a `Guard` to reward functions."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def guard(
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
-    Takes the same arguments as `Guard`. The calling convention is recognised from the signature;
-    ``framework=`` ("trl", "verl", "openrlhf") overrides it. A sync function stays sync, an async
-    one async, and the name is kept. Decorate a list of reward functions if the trainer sums
-    several: a veto on only one of them would leave the others' reward in place.
+    Takes the same arguments as `Guard`. The trainer's calling convention is recognised from the
+    signature; ``framework=`` ("trl", "verl", "openrlhf") overrides it. Sync functions stay sync,
+    async functions stay async, and names are kept. If the trainer sums several reward functions,
+    decorate them as a list: a veto on only one of them would leave the others' rewards in place.
 
     Raises:
         FrameworkError: at decoration, if the calling convention is not recognised or the framework

@@ -2,8 +2,8 @@
 
 A peer runs the tools on its own machine and sends the transcript. It can edit a result, mark its
 own text as a result, or exclude from the loss whatever it does not want trained. Each of these
-passes log-prob checks, because what follows a forged result is drawn from the policy. Asking the
-environment again exposes all of them.
+tricks passes log-prob checks, because what follows a forged result is sampled from the policy.
+Asking the environment again exposes all of them.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, re
 from grpo_guard.core.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
-# Of the time-out: past it, the whole call fails and all that it has found is lost.
+# Share of the time-out to use. Past the time-out the whole call fails, and its verdicts are lost.
 SHARE_OF_TIME: Final = 0.8
-# How many completions may each use their maximum time before none is left.
+# Number of completions that can each use their maximum time before none is left.
 MOST_SLOW: Final = 16
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
-"""``(prompt, turns) -> answer``: the exact text that follows the last of the author's turns, up to
-white space at the ends, including chat template markers if the text has them. Return "" if nothing
-may follow. Return None if the answer cannot be reproduced (a search, a clock); the claim is then
-trusted, and an author can write whatever he likes there. Turns are an untrusted sender's text: run
-nothing in them outside a sandbox, and return an error's text instead of raising, as the
-environment did."""
+"""A function ``(prompt, turns) -> answer``. The answer is the exact text that follows the last of
+the author's turns, apart from white space at its ends, including chat template markers if the text
+has them. Return "" if nothing may follow. Return None if the answer cannot be reproduced (a search,
+a clock); the sender's claim is then trusted, and an author can write anything there. Turns are text
+from an untrusted sender: run nothing in them outside a sandbox, and return the text of an error
+instead of raising, as the original environment did."""
 
 
 class EnvironmentVerifier(CompletionVerifier):
     """Rejects completions whose tool results or user turns the environment does not reproduce.
 
-    Pass it to `Guard` as ``environment=``, which then trusts the spans that it accepts. On its own
-    it makes no other verifier trust them. A completion without given spans is accepted.
+    `Guard` creates this verifier from its argument ``environment``, and then trusts the given spans
+    that it accepts. Used on its own, it makes no other verifier trust them. A completion without
+    given spans is accepted.
 
     Args:
-        environment: Called once for each given span, in order, up to the first forged one.
-        most: Given spans of one completion; more are rejected as OVERLONG. A sender decides how
-            often your tools are called, and the whole batch waits for them.
+        environment: The function that is called for each given span, in order, up to the first
+            forged span.
+        most: Maximum number of given spans per completion; a completion with more is rejected as
+            OVERLONG. Without a limit, a sender could decide how often your tools are called, and
+            the whole batch would wait for them.
 
     Raises:
         TypeError: ``environment`` cannot be called, or is async.
@@ -74,12 +77,13 @@ class EnvironmentVerifier(CompletionVerifier):
         return f"{self.name} abstains if the environment raises or hangs on an author's turn"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Abstain if the environment raises on a turn, or has no time left for it.
+        """Return one verdict per completion; abstain if the environment raises on a turn, or has no
+        time left for it.
 
-        If the exception propagated, halves of the batch would be retried, and a sender with a third
-        of the batch could make it fail for everyone with turns that make the environment raise.
-        Slow turns would use up everyone's time, so the next completion is always from the node
-        that has used the least.
+        If exceptions propagated, halves of the batch would be retried, and a sender with a third of
+        the batch could make it fail for everyone with turns that make the environment raise. Slow
+        turns could use up everyone's time, so the next completion is always taken from the node
+        that has used the least time.
         """
         verdicts, logged = dict[int, Verdict](), set[str]()
         limit = math.inf if self.timeout is None else self.timeout * SHARE_OF_TIME
@@ -101,7 +105,7 @@ class EnvironmentVerifier(CompletionVerifier):
     def _in_turn(
         self, batch: Sequence[Completion], end: float, each: float
     ) -> Iterator[tuple[int, float]]:
-        """Yield (index, deadline); the time until the next request is charged to the node."""
+        """Yield (index, deadline) pairs. The time until the next pair is charged to the node."""
         places = defaultdict[str | None, deque[int]](deque)
         for i, completion in enumerate(batch):
             places[completion.node].append(i)

@@ -1,4 +1,4 @@
-"""Warn once if the ids of completions do not belong to the guard's tokenizer.
+"""Warn once if the token ids of completions do not belong to the guard's tokenizer.
 
 Such ids decode to nonsense. A guard that reads them rejects everything, or, worse, finds nothing
 wrong with nonsense and accepts everything.
@@ -22,16 +22,16 @@ from grpo_guard.guard.policy_checks import own_detokenizer
 
 logger = logging.getLogger("grpo_guard")
 _ENOUGH: Final = 4
-"""Fewest completions for a decision; fewer could all be one node's."""
+"""Minimum number of completions for a decision; fewer could all come from one node."""
 _MOST: Final = 16
 _WORD: Final = re.compile(r"\w+")
 _LONGEST_WORD: Final = 64
-"""Longest word, in characters, that is normalised: the time grows with the square of a row of
-accents."""
+"""Maximum length of a word that is normalised, in characters: the time grows with the square of the
+number of accents in a row."""
 
 
 class ForeignIdsWarning:
-    """Compares the first completions that have both ids and a text."""
+    """Compares ids with texts in the first batch with enough completions that have both."""
 
     def __init__(self) -> None:
         self._done = False
@@ -42,12 +42,13 @@ class ForeignIdsWarning:
         verifier: CompletionVerifier,
         detokenizer: Detokenizer | None,
     ) -> None:
-        """Warn if in a batch most texts, from most nodes, differ from what their ids decode to.
+        """Warn if most texts in a batch, from most nodes, differ from what their ids decode to.
         Only the first batch with enough completions is examined.
 
         Args:
             batch: Completions as they were sent.
-            verifier, detokenizer: The guard's; without a detokenizer, the verifier's own is used.
+            verifier: The guard's verifier.
+            detokenizer: The guard's detokenizer; if None, the verifier's own tokenizer is used.
         """
         if self._done:
             return
@@ -61,7 +62,7 @@ class ForeignIdsWarning:
         sent = _in_turn(sent)
         found = [_other_text(detokenizer, completion) for completion in sent]
         others = [i for i, other in enumerate(found) if other is not None]
-        # A single node may send anything, so it cannot cause the warning alone.
+        # A node may send anything, so one of several nodes alone must not cause the warning.
         theirs, nodes = {sent[i].node for i in others}, {c.node for c in sent}
         if len(others) * 2 <= len(sent) or len(theirs) * 2 <= len(nodes):
             return
@@ -89,10 +90,10 @@ def _in_turn(sent: list[Completion]) -> list[Completion]:
 
 
 def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
-    """The text that the ids decode to, for a message, if it is another text; else None.
+    """Return what the ids decode to, for a message, if that is a different text; otherwise None.
 
     Trainers cut texts at stop strings, remove reasoning and special tokens, and reformat tool
-    calls. So it counts as another text only if most words of the text are missing from the ids.
+    calls. So the decoded text only counts as different if it lacks most words of the completion.
     """
     ids = completion.completion_ids or ()
     if detokenizer.known and any(token not in detokenizer.known for token in ids):
@@ -111,7 +112,7 @@ def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
 
 
 def _composed(text: str) -> str:
-    """The text with single spaces, and with letters and their accents as one character."""
+    """The text with single spaces and, except in overlong words, composed characters (NFC)."""
     words = text.split()
     return " ".join(
         unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in words

@@ -19,7 +19,7 @@ from grpo_guard.core.naming import UnknownNameError, choose
 logger = logging.getLogger("grpo_guard")
 
 ADAPTERS = "grpo_guard.adapters"
-"""The entry-point group; a name is what ``framework=`` takes, a target a `RewardAdapter` class."""
+"""The entry-point group: names are values of ``framework=``, targets `RewardAdapter` classes."""
 _warned: set[str] = set()
 
 
@@ -31,12 +31,12 @@ class RewardAdapter(Protocol):
     """One trainer's way of calling a reward function.
 
     A class may also declare ``recognised_by``, a frozenset of parameter names. `guard` then picks
-    the adapter for every function that has all these parameters. An adapter without it is used
-    only if ``framework=`` names it.
+    the adapter for every function that has all these parameters. An adapter without
+    ``recognised_by`` is used only if ``framework=`` names it.
     """
 
     def wrap(self, reward: Any, guard: Any) -> Any:
-        """Wrap a reward function (or a list of them) in a guarded one with the same signature.
+        """Wrap a reward function, or a list of them, in a guarded function with the same signature.
 
         Raises:
             FrameworkError: this trainer cannot do what the guard's policy asks.
@@ -44,16 +44,16 @@ class RewardAdapter(Protocol):
 
 
 def adapter_names() -> list[str]:
-    """The names that ``framework=`` takes, sorted."""
+    """The names that ``framework=`` accepts, sorted."""
     return sorted(_entries())
 
 
 def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
-    """The reward function, or the list of them, that a guard was called with, by position or by the
-    name ``reward``, which is taken out of ``given``.
+    """Return the reward function, or the list of reward functions, that a guard was called with, by
+    position or as ``reward=``, which is removed from ``given``.
 
     Raises:
-        TypeError: the guard was called as a reward function, or with several.
+        TypeError: the guard was called as if it were a reward function, or with several functions.
     """
     if not functions and "reward" in given:
         functions = [given.pop("reward")]
@@ -73,7 +73,7 @@ def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
 
 
 def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
-    """The adapter for a reward function, or for a list of them.
+    """Return the adapter for a reward function, or for a list of reward functions.
 
     Raises:
         FrameworkError: the reward is not callable, the name is unknown, the signature matches no
@@ -109,7 +109,7 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
 
 
 def _entries() -> dict[str, list[EntryPoint]]:
-    """Name -> the entry points under it; more than one if two packages claim the name."""
+    """Map each name to its entry points; there are several if several packages claim the name."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entry_points(group=ADAPTERS):
         if entry.value not in (other.value for other in found[entry.name]):
@@ -134,10 +134,10 @@ def _origin(entry: EntryPoint) -> str:
 
 
 def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
-    """The one adapter whose parameters the function has.
+    """Return the name of the only adapter whose parameters the function has.
 
     An adapter that asks for a superset of another's parameters wins, so that neither the order of
-    installation nor that of a table decides.
+    installation nor the order of a table decides.
     """
     if not callable(function):
         raise FrameworkError(
@@ -178,10 +178,10 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
 def _recognised_by(
     entries: dict[str, list[EntryPoint]],
 ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-    """Name -> the parameters that its adapter asks for; name -> why an adapter was not loaded.
+    """Map adapter names to the parameters they ask for, and those not loaded to the reason.
 
     An adapter that cannot be loaded recognises nothing, because a broken package must not disable
-    the adapters of others; it is logged once.
+    the adapters of others; the failure is logged once.
     """
     known: dict[str, frozenset[str]] = {}
     broken: dict[str, str] = {}

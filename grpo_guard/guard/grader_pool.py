@@ -1,8 +1,8 @@
-"""Worker processes for graders with a time limit, killed and replaced when they exceed it.
+"""Worker processes for graders with a time limit, killed and replaced when a call exceeds it.
 
 A thread cannot be stopped and cannot set a signal alarm. Workers are fresh interpreters, neither
 forks (which inherit CUDA and other threads' locks) nor children of `multiprocessing` (which run the
-training script again); functions travel by value, with cloudpickle, unless they are importable.
+training script again). Functions are sent by value, with cloudpickle, unless they are importable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from grpo_guard.guard.grader_worker import Recent
 # Seconds that a worker may take to start, to import what a grader needs and to unpack its
 # arguments. Not part of a call's limit; generous, because torch on a cold disk is slow.
 START_LIMIT: Final = 300.0
-# A grader is packed for each call. One that holds a model would be copied to every worker.
+# Maximum size of a packed grader, in bytes. A grader is packed for each call, and one that holds a
+# model would be copied to every worker.
 LARGEST_GRADER: Final = 64 * 2**20
 LARGEST_ANSWER: Final = 256 * 2**20
 _BOOT: Final = (
@@ -47,11 +48,11 @@ _BOOT: Final = (
 
 
 class GraderError(RuntimeError):
-    """A worker failed around a call, or the call's exception cannot be sent between processes."""
+    """A worker failed outside the call itself, or the call's exception could not be sent."""
 
 
 def packed(grader: Callable[..., Any]) -> bytes:
-    """Pickle a grader for a worker; raise TypeError if that is impossible or it is too large."""
+    """Pickle a grader for a worker; raise TypeError if it cannot be pickled or is too large."""
     written = _Bounded()
     try:
         _Pickler(written).dump(grader)
@@ -76,8 +77,8 @@ def cores() -> int:
 
 
 def _quota() -> float:
-    """The cores that a container may use; affinity does not tell, and 100 processes on 4 cores
-    would be slower than 4."""
+    """The number of cores that a container may use. CPU affinity does not show this number, and 100
+    processes on 4 cores would be slower than 4 processes."""
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -85,8 +86,8 @@ def _quota() -> float:
 
 
 class GraderPool:
-    """Calls functions in at most ``size`` worker processes, by default `cores`, each started when
-    first needed. Its methods may be called from any thread."""
+    """Calls functions in at most ``size`` worker processes (by default `cores`), each started when
+    first needed. Methods of the pool may be called from any thread."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size = size or cores()
@@ -108,15 +109,17 @@ class GraderPool:
         kwargs: Mapping[str, Any],
         timeout: float,
     ) -> Any:
-        """Return the call's result. There is no limit on waiting for a worker, only on each call.
+        """Run a call in a worker and return its result. The call has a time limit; the wait for a
+        worker does not.
 
-        The function is sent in its current state; what the call changes in it stays in the worker.
+        The function is sent in its current state; changes that the call makes to that state stay in
+        the worker.
 
         Raises:
             TimeoutError: no answer ``timeout`` seconds after the call began; the worker is killed.
             TypeError: the function, its arguments or its answer cannot be sent.
             GraderError: the worker could not load the call, died, or its exception cannot be sent.
-            Exception: what the function raised, with the worker's traceback as a note.
+            Exception: the exception of the function, with the worker's traceback as a note.
         """
         source, arguments = packed(call), packed_arguments(args, kwargs)
         with self._free:
@@ -149,7 +152,7 @@ class GraderPool:
 
 
 class WorkerProcess:
-    """A process that is called with functions, one call at a time.
+    """A process that runs functions, one call at a time.
 
     Raises:
         OSError: no process can be started.
@@ -168,16 +171,16 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def call(self, source: bytes, arguments: bytes, timeout: float) -> tuple[Any, ...]:
-        """Call a function, as `packed` and `packed_arguments` give it; `answer_of` reads the reply.
+        """Call a function pickled by `packed` and `packed_arguments`; `answer_of` reads the reply.
 
         Raises:
             TimeoutError: no answer ``timeout`` seconds after the process began the call.
@@ -219,20 +222,20 @@ class WorkerProcess:
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """Kill it, and the processes that its grader started in its session."""
+        """Kill the process, and the processes that its grader started in the same session."""
         if self.alive:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
-        # Afterwards: a thread that waits for an answer is woken by the end of the process.
+        # Closed last, because the end of the process wakes a thread that waits for an answer.
         with contextlib.suppress(OSError):
             self._line.close()
 
 
 def answer_of(reply: tuple[Any, ...]) -> Any:
-    """The result of a call, or its exception, with the process's traceback as a note; a GraderError
-    if the process could not load the call, or the exception cannot be sent."""
+    """Return the result of a call, or raise its exception with the process's traceback as a note.
+    Raises GraderError if the process could not load the call or the exception could not be sent."""
     if reply[0] == "answer":
         return reply[1]
     kind, error, message, trace = reply
@@ -248,7 +251,7 @@ def answer_of(reply: tuple[Any, ...]) -> Any:
 
 
 def packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pickle the arguments of a call; raise TypeError with the name of one that cannot be sent."""
+    """Pickle the arguments of a call; raise TypeError naming an argument that cannot be sent."""
     try:
         return bytes(cloudpickle.dumps((tuple(args), dict(kwargs))))
     except Exception:

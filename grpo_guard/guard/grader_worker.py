@@ -1,7 +1,7 @@
-"""A process that grades: it runs one call at a time on its main thread, until it is killed.
+"""A worker process that runs graders, one call at a time, on its main thread.
 
-Started by `grpo_guard.guard.grader_pool`, which kills it when a call takes too long. Signal alarms
-need the main thread, and only a process can be stopped in the middle of anything.
+`grpo_guard.guard.grader_pool` starts the process, and kills it when a call takes too long. Signal
+alarms need the main thread, and only a process can be stopped in the middle of anything.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from typing import Any, Final
 
 import cloudpickle
 
-# Loaded graders that a worker keeps, so that what they build in their first call is built once.
+# Maximum number of loaded graders that a worker keeps, so that whatever a grader builds in its
+# first call is built only once.
 MOST_GRADERS: Final = 8
 _SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 inside: bool = False
-"""Whether this process is a worker itself. Guards in it start no further ones by default."""
+"""Whether this process is itself a worker. By default, guards in a worker start no workers."""
 
 
 class Recent(dict[bytes, Any]):
-    """The most recent graders by digest; the pool and its worker drop the same ones."""
+    """The most recent graders, by digest; the pool and its worker drop the same graders."""
 
     def keep(self, digest: bytes, grader: Any) -> None:
-        """Add one, and drop the oldest if there are too many."""
+        """Add a grader, and drop the oldest if there are too many."""
         self[digest] = grader
         if len(self) > MOST_GRADERS:
             del self[next(iter(self))]
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Grade requests from a socket until the pool closes its end.
+    """Serve grading requests from a socket until the pool closes its end.
 
-    When the pool's process, ``parent``, ends, this one is killed, even in the middle of a call.
+    This process is killed when the pool's process, ``parent``, ends, even in the middle of a call.
     """
     global inside
     inside = True
@@ -89,7 +90,7 @@ def _graded(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _described(error: BaseException) -> tuple[bytes | None, str, str]:
-    """The exception itself if it can be pickled, its message and its traceback."""
+    """The pickled exception, or None if it cannot be pickled; its message; and its traceback."""
     trace = "".join(traceback.format_exception(error))[-4000:]
     message = f"{type(error).__name__}: {error!s:.200}"
     if not isinstance(error, Exception):
@@ -108,7 +109,7 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before the watch began
+    if os.getppid() != parent:  # the parent ended before the watch began
         os._exit(1)
 
 

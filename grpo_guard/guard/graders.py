@@ -1,9 +1,9 @@
-"""A grader that raises or takes too long yields no score; it does not yield 0.
+"""Give no reward, rather than a reward of 0, if a grader raises or takes too long.
 
 In most trainers a failed grader ends the run, or gives a reward of 0 that lowers the group's mean
 and teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
-function itself, and a failure earns None: the completion leaves its group, like any other without
-a reward.
+function itself, and a failure yields None: the completion leaves its group, like any other
+completion without a reward.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from grpo_guard.guard.grader_pool import GraderPool
 
 logger = logging.getLogger("grpo_guard")
-# A coroutine may ignore its cancellation and then hang in its loop for ever.
+# Maximum number of hung calls: a coroutine may ignore its cancellation and hang in its event loop.
 MAX_HUNG_GRADERS: Final = 32
-# A grader that subtracts answers may return 1e308, which is infinite in the trainers' float32 and
-# makes its group NaN. This one's square, as used for deviations, is finite.
+# Maximum magnitude of a reward. A grader that subtracts answers may return 1e308, which is infinite
+# in the trainers' float32 and turns the whole group into NaN. The square of this limit, as used for
+# standard deviations, is still finite.
 LARGEST_REWARD: Final = 1e18
 _NOT_HERE: Final = "only works in main thread"
 
 
 class Failed(Enum):
-    """Takes the place of a failed grader's answer."""
+    """The value that takes the place of a failed grader's answer."""
 
     FAILED = "failed"
 
@@ -48,8 +49,8 @@ FAILED: Final = Failed.FAILED
 
 @dataclass(frozen=True)
 class Grader:
-    """A call, which runs in a worker process if there is a limit, and how to read its answer in the
-    caller's process; if that raises, the grading has failed."""
+    """A function to call, in a worker process if there is a time limit, and a function that reads
+    its answer in the caller's process. If either raises, the grading has failed."""
 
     call: Callable[..., Any]
     read: Callable[[Any], Any]
@@ -63,8 +64,8 @@ class _Raised:
 class GraderFailures:
     """Calls a reward function and treats an exception or a time-out as a missing answer.
 
-    A call covers a batch with TRL and one completion with most other trainers; if a call fails,
-    none of its completions has a reward. A failure is logged with its traceback. Programming errors
+    With TRL a call covers a batch; with most other trainers, one completion. If a call fails, none
+    of its completions gets a reward. Failures are logged with their tracebacks. Programming errors
     look the same, so too many failures stop the run.
 
     Where functions run:
@@ -79,16 +80,17 @@ class GraderFailures:
     ===========  ====================================  ===========================================
 
     Graders that set a signal alarm (math-verify, `trl.rewards.accuracy_reward`) need a main thread.
-    The limit starts with the call itself; waiting for a worker or for a turn does not count.
+    The time limit starts with the call itself; waiting for a worker or for a turn does not count.
 
     Args:
-        timeout: Seconds a call may take; None = unlimited.
-        max_rate: Highest share of failed calls over the last ``window`` calls.
-        window: Calls over which that share is taken, once there are that many.
-        each: Grade the completions of a batch in calls of their own, so that a failure costs one
-            completion. Not for functions that compare the completions of a batch. Only TRL's
-            adapters receive such batches.
-        concurrency: Most calls of async functions at a time in one event loop, if a limit is set.
+        timeout: Time limit for a call, in seconds; None for no limit.
+        max_rate: Maximum share of failed calls over the last ``window`` calls.
+        window: Number of calls over which ``max_rate`` applies, once that many have been made.
+        each: Whether to grade each completion of a batch in a call of its own, so that a failure
+            costs only one completion. Not for functions that compare the completions of a batch.
+            Only TRL's adapters receive whole batches.
+        concurrency: Maximum number of concurrent calls of async functions in one event loop, if
+            ``timeout`` is set.
 
     Raises:
         ValueError: an argument is out of range.
@@ -115,7 +117,7 @@ class GraderFailures:
         self._begin()
 
     def _begin(self) -> None:
-        """Start counting; a copy does so too, with its own lock and workers."""
+        """Start counting afresh; a copy does so too, with its own lock and workers."""
         self._failed: deque[bool] = deque(maxlen=self.window)
         self._lock = threading.Lock()
         self._workers: GraderPool | None = None
@@ -124,10 +126,11 @@ class GraderFailures:
         self._hung = weakref.WeakSet[asyncio.Future[Any]]()
 
     def check(self, name: str, call: Callable[..., Any], is_async: bool = False) -> None:
-        """Check before grading that a function can be called under this limit.
+        """Check before grading that a function can be called with this time limit.
 
         Raises:
-            TypeError: the worker process that it needs cannot get it; the message has the remedy.
+            TypeError: the function needs a worker process but cannot be sent to one; the message
+                states the remedy.
         """
         if self.timeout is None or is_async:
             return
@@ -145,18 +148,18 @@ class GraderFailures:
             ) from error
 
     def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The answer of the function (or `Grader`), or `FAILED`. If too many calls failed, it
-        raises AbstainError with the last exception as its cause."""
+        """Call a function (or `Grader`) and return its answer, or `FAILED`. Raises AbstainError if
+        too many calls have failed, with the last exception as its cause."""
         return self._answer(name, self._outcome(call, args, kwargs))
 
     def ask_each(
         self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """`ask` once per row of keyword arguments, in order; in parallel if there are worker
-        processes.
+        """Call `ask` once per row of keyword arguments, in parallel if there are worker processes,
+        and return the answers in order.
 
-        The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
-        fail, because a prompt that hangs a grader does so in all completions of its group.
+        The batch counts as one call, which has failed if more than ``max_rate`` of its rows fail,
+        because a prompt that hangs a grader hangs it for all completions of its group.
 
         Raises:
             AbstainError: too many batches failed.
@@ -179,8 +182,8 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`ask` for a call that peers can make fail. An answer is counted; a failure is raised but
-        not counted, or a peer could fill the window with failures and stop the run."""
+        """Like `ask`, for a call that peers can make fail. Answers are counted. A failure is raised
+        but not counted: otherwise a peer could fill the window with failures and stop the run."""
         answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer
@@ -188,13 +191,13 @@ class GraderFailures:
     async def aask(
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """`ask` for an async function. A limit can end it only at an ``await``."""
+        """Like `ask`, for an async function. A time limit can end the call only at an ``await``."""
         return self._answer(name, await self._aoutcome(call, args, kwargs, self.timeout))
 
     async def aask_each(
         self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """`ask_each` for an async function."""
+        """Like `ask_each`, for an async function."""
         asked = [asyncio.ensure_future(self._aoutcome(call, (), row, self.timeout)) for row in rows]
         try:
             outcomes = list(await asyncio.gather(*asked))
@@ -206,12 +209,12 @@ class GraderFailures:
     async def awatch(
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """`aask` without a limit, for a function that limits its own grading with `in_worker`."""
+        """Like `aask` but without a time limit, for functions that grade within `in_worker`."""
         return self._answer(name, await self._aoutcome(call, args, kwargs, None))
 
     async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a synchronous function in a worker process and return its answer; what it raises, and
-        a TimeoutError, is raised and not counted."""
+        """Run a synchronous function in a worker process and return its answer. Its exceptions, and
+        a TimeoutError at the time limit, are raised and not counted."""
         size = self._pool().size
         with self._lock:
             if self._threads is None:
@@ -284,8 +287,8 @@ class GraderFailures:
             hung = sum(not left.done() for left in list(self._hung))
             if hung >= MAX_HUNG_GRADERS:
                 raise TimeoutError(f"{hung} earlier calls ignore their cancellation")
-            # Not asyncio.timeout: it waits for a call that ignores its cancellation, and drops an
-            # answer that arrived while something else kept the loop busy.
+            # Not asyncio.timeout, which waits for a call that ignores its cancellation, and drops
+            # an answer that arrived while something else kept the loop busy.
             done, _ = await asyncio.wait([task], timeout=timeout)
             if not done:
                 raise TimeoutError(f"no answer within {timeout} s")
@@ -326,7 +329,7 @@ class GraderFailures:
 
 @contextmanager
 def _plain_exceptions() -> Iterator[None]:
-    """Turn a failure that is not an `Exception`, like math-verify's TimeoutException, into one."""
+    """Turn a failure that is no `Exception`, like math-verify's TimeoutException, into an error."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
@@ -336,6 +339,6 @@ def _plain_exceptions() -> Iterator[None]:
 
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
-    """Replace rewards that are not finite, or beyond `LARGEST_REWARD`, by None."""
+    """Replace rewards that are not finite, or whose magnitude exceeds `LARGEST_REWARD`, by None."""
     # A tensor of booleans has no absolute value.
     return [r if r is not None and abs(float(r)) <= LARGEST_REWARD else None for r in rewards]

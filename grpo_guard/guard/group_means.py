@@ -1,8 +1,8 @@
-"""Means over a group's rollouts: what counts in them, and what falls below them.
+"""Compute the mean rewards of a group's rollouts, and find the completions below the mean.
 
-Means count *units*: a rollout with all of its segments, or a completion that is a rollout by
-itself. If each segment counted, a rollout split in two would weigh twice in the mean that all
-others are compared with.
+Means are taken over *units*: a unit is a rollout with all of its segments, or a completion that is
+a rollout by itself. If each segment counted, a rollout split in two would have twice the weight in
+the mean that all other rollouts are compared with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Place: TypeAlias = tuple[Hashable, Hashable, Hashable]  # group, label, unit
 
 
 def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
-    """Each of n completions' unit: its rollout, or the completion itself if it has none."""
+    """The unit of each of n completions: its rollout, or the completion itself if it has none."""
     if rollouts is None:
         return list(range(n))
     return [i if key is None else (key,) for i, key in enumerate(rollouts)]
@@ -26,8 +26,8 @@ def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
 def means_of_units(
     values: Sequence[float | None], units: Sequence[Hashable]
 ) -> dict[Hashable, float]:
-    """The mean of the values of each unit's segments, without None and non-finite ones; units that
-    have no other are missing."""
+    """Map each unit to the mean of its segments' values. None and non-finite values are ignored;
+    units without any other values are missing."""
     means: dict[Hashable, RunningMean] = {}
     for value, unit in zip(values, units, strict=True):
         if _finite(value):
@@ -37,7 +37,7 @@ def means_of_units(
 
 @dataclass(slots=True)
 class RunningMean:
-    """A running mean: exact for equal values, and never beyond the largest one."""
+    """A running mean that is exact for equal values and never exceeds the largest value."""
 
     value: float = 0.0
     count: int = 0
@@ -57,18 +57,20 @@ def losing(
 ) -> list[int]:
     """Indices of rejected completions that stay in their group under "no_gain", because they lose.
 
-    In ascending order of reward, each stays whose reward is at most the mean of its group so far.
-    It is then also at most the group's final mean, so that no number of bad rejected completions
-    can lift a better one above the mean. If nothing else stays in a group, none of them does.
+    Rejected completions are considered in ascending order of reward. Each stays if its reward is at
+    most the mean of its group so far. Its reward is then also at most the group's final mean, so no
+    number of bad rejected completions can lower the mean enough for a better one to gain. If
+    nothing else stays in a group, no rejected completion does.
 
-    A label is the sender's claim: poison next to its own clean copy under a label of its own would
-    be compared with that alone. So the reward must be at most both means, that of the group and
-    that of those that share its label. A label that no other unit of the group has changes nothing.
+    A label is only the sender's claim: poison sent with its own clean copy under a special label
+    would be compared with that copy alone. So a reward must be at most the mean of the group and
+    also the mean of the completions with the same label. A label that no other unit of the group
+    has changes nothing.
 
-    Segments may be a claim, too, so a rollout stays as a whole or not at all. An accepted one
-    counts with its lowest reward, or segments that earn much would lift the mean that poison is
-    compared with; a rejected one whose rewards differ does not stay, or segments that earn nothing
-    would hide one that gains.
+    Segments may be a mere claim, too, so a rollout stays as a whole or not at all. An accepted
+    rollout counts with its lowest reward; otherwise segments that earn much would raise the mean
+    that poison is compared with. A rejected rollout whose rewards differ does not stay; otherwise
+    segments that earn nothing would hide a segment that gains.
     """
     labels = [None] * len(earned) if labels is None else labels
     places = list(zip(groups, labels, units, strict=True))
@@ -101,7 +103,7 @@ def losing(
 def _by_place(
     values: Sequence[float | None], places: Sequence[_Place]
 ) -> dict[_Place, tuple[float, float]]:
-    """The lowest and the highest of each unit's finite values in each of its places."""
+    """Map each place to the lowest and the highest finite value of its completions."""
     found: dict[_Place, tuple[float, float]] = {}
     for value, place in zip(values, places, strict=True):
         if _finite(value):

@@ -1,4 +1,4 @@
-"""The guard: a verifier and a policy, applied to batches or as a decorator of reward functions."""
+"""The guard: a verifier and a policy, applied to batches or, by decoration, to reward functions."""
 
 from __future__ import annotations
 
@@ -55,29 +55,29 @@ class Guard:
     """Verifies batches and turns rewards into guarded rewards.
 
     Args:
-        verifier: Decides on each completion.
-        policy: What a decision does to a reward. Of several rules for one case, `apply` uses the
-            first; adapters choose by what their trainer can carry out.
-        ledger: Receives every verdict.
-        length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` defaults.
-        identity: Proves who sent each completion, before any other check; None = ``node`` is
+        verifier: The verifier that decides on each completion.
+        policy: What a decision does to a reward. If a case has several rules, `apply` uses the
+            first one, and adapters use the first one that their trainer can carry out.
+        ledger: The ledger that receives every verdict.
+        length_scaling: How ``Policy(on_long="scale")`` scales; None for `LengthScaling` defaults.
+        identity: Proves who sent each completion, before any other check; if None, ``node`` is
             trusted.
         references: The task's own reference answers, which replace those sent with completions;
-            None = use those as sent.
-        failures: Treats a failing grader, or a reward that is not a finite number, as no reward:
-            its completions leave their groups. None = exceptions propagate, and NaN stays.
-        environment: Repeats what tools and users said (`Environment`). A completion that differs
-            is rejected for ``forged_tool_result``; otherwise its given spans are known to be
-            theirs (`Given.known`). It is not asked about the trainer's own tool calls.
-        tokenizer: The policy's, or a `Detokenizer`: decodes the ids of completions in place of the
-            sender's text; ids that the text would not show are malformed. None = the verifiers
-            compare ids with the text, or completions with ids are rejected.
+            if None, references are used as sent.
+        failures: Treats a failing grader, or a reward that is not a finite number, as no reward, so
+            that its completions leave their groups. If None, exceptions propagate and NaN stays.
+        environment: Reproduces what tools and users said (`Environment`). A completion that differs
+            is rejected for ``forged_tool_result``; otherwise its given spans are marked as known
+            (`Given.known`). The environment is not asked about the trainer's own tool calls.
+        tokenizer: The policy's tokenizer or a `Detokenizer`, to decode the ids of completions in
+            place of the sender's text; ids that the text would not show are malformed. If None, the
+            verifier must compare ids with texts or have a tokenizer; else ids are rejected.
         log: Keeps every verdict except acceptances, with an excerpt; may be the path of a file.
-        workers: Processes in which texts are read, see `Workers`; 0 = none, None = half of the
-            cores for large batches.
+        workers: Number of processes in which texts are read, see `Workers`; 0 for none, None for
+            half of the cores on large batches.
 
     Raises:
-        TypeError: an argument is of another type, or ``verifier`` has no name.
+        TypeError: an argument has the wrong type, or ``verifier`` has no name.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
             another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
             make abstain; or ``log`` cannot be written.
@@ -129,7 +129,7 @@ class Guard:
 
     @property
     def identity(self) -> Identity | None:
-        """Proves who sent each completion. Setting it affects functions already wrapped."""
+        """The check of who sent each completion. Setting it affects functions already wrapped."""
         return self._sources.identity
 
     @identity.setter
@@ -138,7 +138,7 @@ class Guard:
 
     @property
     def references(self) -> References | None:
-        """The task's own answers. Setting them affects functions already wrapped."""
+        """The task's own reference answers. Setting them affects functions already wrapped."""
         return self._sources.references
 
     @references.setter
@@ -147,7 +147,7 @@ class Guard:
 
     @property
     def workers(self) -> Workers:
-        """Where texts are read. Setting it, or its number, affects functions already wrapped."""
+        """The processes that read texts. Setting them affects functions already wrapped."""
         return self._sources.workers
 
     @workers.setter
@@ -156,18 +156,18 @@ class Guard:
         self._require_fitting(self.policy)
 
     def reading(self) -> AbstractContextManager[None]:
-        """In this context the verifier's texts are read by `workers`. For callers that run it
+        """Context in which `workers` read the verifier's texts, for callers that run the verifier
         themselves, between `admit` and `finish_review`."""
         return self.workers.reading(self.verifier, unasked=not self.policy.pays_abstentions)
 
-    if not TYPE_CHECKING:  # which would make every attribute one of type Any
+    if not TYPE_CHECKING:  # a type checker would give every attribute the type Any
 
         def __getattr__(self, name: str) -> Any:
             raise renamed(type(self), name)
 
     @property
     def log(self) -> VerdictLog | None:
-        """Keeps verdicts. Setting it, or its path, affects functions already wrapped."""
+        """The log of verdicts. Setting it or its path affects functions already wrapped."""
         return self._sources.log
 
     @log.setter
@@ -175,7 +175,7 @@ class Guard:
         self._sources.log = log_of(log)
 
     def with_policy(self, policy: Policy) -> Guard:
-        """This guard with another policy; its verifier, ledger and counts are shared."""
+        """Return this guard with another policy; the verifier, ledger and counts are shared."""
         if policy == self.policy:
             return self
         if policy not in self._by_policy:
@@ -188,20 +188,20 @@ class Guard:
     def review(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Review:
-        """Verdicts and metrics for one batch.
+        """Return verdicts and metrics for one batch.
 
         Args:
             batch: Any number of completions.
-            given: Verdicts that the caller already has, one or None per completion: for rows that
-                could not be read, say. The verifier judges only the others; ledger, metrics,
-                abstentions and length factors count all. None = no verdicts.
-            decoded: Which texts the caller has decoded from the ids; None = none of them.
+            given: Verdicts that the caller already has, one or None per completion, for example for
+                unreadable rows; None if there are none. The verifier judges only the other
+                completions; ledger, metrics, abstentions and length factors count all of them.
+            decoded: Whether the caller has decoded each text from its ids; None if it decoded none.
 
         Raises:
             ValueError: ``given`` does not have one entry per completion.
             TypeError: an entry of ``given`` is not a verdict.
-            AbstainError: more abstentions over the policy's window than it allows. A guard that
-                only watches raises none of these.
+            AbstainError: there are more abstentions over the policy's window than it allows. A
+                guard that only watches raises none of these errors.
         """
         try:
             admitted = self.admit(batch, given, decoded)
@@ -214,8 +214,8 @@ class Guard:
     def read_early(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> None:
-        """Begin to read completions that `review` will be asked about, in the background; the
-        verdicts stay those of that review, which records them. See `Workers.read_early`.
+        """Start reading, in the background, completions that `review` will be called with later.
+        Verdicts do not change, and `review` records them. See `Workers.read_early`.
 
         Args:
             batch, given, decoded: As for `review`, as far as they are known.
@@ -231,10 +231,10 @@ class Guard:
 
         Args:
             admitted: The batch, from `admit`.
-            found: One verdict for each of `AdmittedBatch.unsettled`.
+            found: One verdict for each completion in `AdmittedBatch.unsettled`.
 
         Raises:
-            AbstainError: as `review`.
+            AbstainError: as for `review`.
         """
         batch, verdicts = self.record_verdicts(admitted, found)
         self.rejections.look_at(batch, verdicts)
@@ -246,8 +246,8 @@ class Guard:
     def judge(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Judged:
-        """The completions as `review` judges them, see `AdmittedBatch`, and their verdicts; without
-        metrics, factors and a limit on abstentions."""
+        """Return the completions as `review` judges them, see `AdmittedBatch`, and their verdicts,
+        without metrics, length factors or a limit on abstentions."""
         admitted = self.admit(batch, given, decoded)
         return self.record_verdicts(admitted, self._verify(admitted.unsettled))
 
@@ -256,14 +256,14 @@ class Guard:
             return supervised(self.verifier, batch)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in order; `judge` also returns the completions."""
+        """Return one verdict per completion, in order; `judge` also returns the completions."""
         return self.judge(batch)[1]
 
     def with_environment(self, environment: Environment) -> Guard:
-        """This guard with an environment; everything that it remembers is shared.
+        """Return this guard with an environment; everything that the guard remembers is shared.
 
         Raises:
-            TypeError: it cannot be called.
+            TypeError: the environment cannot be called, or is async.
             ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
         """
         other = copy.copy(self)
@@ -274,9 +274,9 @@ class Guard:
     def admit(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> AdmittedBatch:
-        """The first half of `review` and `judge`: everything that comes before the verifier.
+        """Run the first half of `review` and `judge`: everything that comes before the verifier.
 
-        For servers, which verify several batches at once. Errors as for `review`.
+        For servers, which verify several batches at once. Raises the same errors as `review`.
         """
         batch = completions(batch)
         self._foreign_ids.look_at(batch, self.verifier, self.detokenizer)
@@ -287,7 +287,8 @@ class Guard:
         )  # fmt: skip
 
     def record_verdicts(self, admitted: AdmittedBatch, found: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`, arguments as `finish_review`; the worst segment decides."""
+        """Run the second half of `judge`, with the arguments of `finish_review`. The worst segment
+        of a rollout decides for all of its segments."""
         batch, verdicts = admitted.batch, admitted.verdicts(found)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:
@@ -298,13 +299,13 @@ class Guard:
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Figures to log: those of `grpo_guard.guard.metrics.metrics`, those per node, and those of
-        a store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
+        """Figures to log: those of `grpo_guard.guard.metrics.metrics`, counts per node, waits for a
+        locked store (`store_metrics`), and those of `Workers.figures`."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
         return metrics(verdicts) | nodes | self.store_metrics() | self.workers.figures()
 
     def store_metrics(self) -> dict[str, float]:
-        """Failed waits for a store that another process keeps locked, see `store_figures`."""
+        """Figures on waits for a store that another process keeps locked, see `store_figures`."""
         return store_figures(stores_of(self.verifier, self.ledger, *self._memories.values()))
 
     def _factors(
@@ -319,19 +320,19 @@ class Guard:
     def settle(
         self, rewards: Sequence[float | None], review: Review, *, policy: Policy | None = None
     ) -> list[float | None]:
-        """Guarded rewards from a review; `grpo_guard.guard.settlement` defines each rule.
+        """Turn rewards into guarded rewards; `grpo_guard.guard.settlement` defines each rule.
 
-        Accepted completions keep their reward object, even if it is None or NaN; so does every
-        completion under ``on_reject="keep"``, of whatever type.
+        Accepted completions keep their reward object, even if it is None or NaN. Under
+        ``on_reject="keep"`` all completions do, whatever the type of the reward.
 
         Args:
-            rewards: Of one reward function, one per completion.
-            review: Of the same completions.
-            policy: In place of the guard's own, for the veto.
+            rewards: Rewards from one reward function, one per completion.
+            review: The review of the same completions.
+            policy: A policy to use for the veto in place of the guard's own.
 
         Raises:
             TypeError: a reward is neither a number nor None, and the guard does not only watch.
-            ValueError: not one reward per verdict; or ``policy`` does not fit the verifier.
+            ValueError: the number of rewards is wrong, or ``policy`` does not suit the verifier.
             AbstainError: a verdict is an abstention and the policy says to raise.
         """
         if policy is not None:
@@ -353,18 +354,18 @@ class Guard:
         return returned if watches else [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:
-        """`review` in a thread, without blocking the running loop."""
+        """Run `review` in a thread, without blocking the running event loop."""
         return await asyncio.to_thread(self.review, batch, given)
 
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion], given: Verdicts = None
     ) -> list[float | None]:
-        """Guarded rewards, one per completion and in order; None = leave it out of its group."""
+        """Return guarded rewards, in order; None for a completion to leave out of its group."""
         return self.settle(rewards, self.review(batch, given))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything remembered about nodes as plain JSON values, for a trainer's checkpoint: by
-        ledger, length scaling, identity, and each verifier with its own ``state_dict``.
+        """Everything remembered about nodes by the ledger, length scaling, identity, and each
+        verifier with a ``state_dict`` of its own, as plain JSON values for a trainer's checkpoint.
 
         Raises:
             LedgerError: a ledger cannot be read.
@@ -375,10 +376,10 @@ class Guard:
         """Restore a `state_dict` in place of the current state, for all processes.
 
         Args:
-            state: From a guard with the same verifiers in the same places.
+            state: The state of a guard with the same verifiers in the same places.
 
         Raises:
-            ValueError: it belongs to another guard, or has another form.
+            ValueError: the state belongs to another guard or is malformed.
             LedgerError: a ledger cannot be written.
         """
         load_state(self._memories, state)
@@ -394,6 +395,6 @@ class Guard:
         )
 
     def __call__(self, *reward: Any, framework: str | None = None, **given: Any) -> Any:
-        """Wrap a reward function, or a list of them that share one veto; see `only_reward`."""
+        """Wrap a reward function, or a list of functions that share one veto; see `only_reward`."""
         function = only_reward(reward, given)
         return adapter_for(function, framework).wrap(function, self)

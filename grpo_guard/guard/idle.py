@@ -22,7 +22,7 @@ _COLUMNS = {
 
 
 class IdleWarning:
-    """Warns about each missing field once, in the first batch that lacks it."""
+    """Warns about each missing field once, on the first batch without it."""
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
         self._waiting = idle_without(verifier)
@@ -30,7 +30,7 @@ class IdleWarning:
             self._waiting["node"].append("the ledger records nobody")
 
     def mute(self) -> None:
-        """Disable the warnings, if fields are left out on purpose."""
+        """Disable the warnings, for callers that leave out fields on purpose."""
         self._waiting.clear()
 
     def look_at(self, batch: Sequence[Completion]) -> None:
@@ -46,7 +46,7 @@ class IdleWarning:
 
 
 def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
-    """Field -> what is skipped without it, over a whole tree of verifiers."""
+    """Map each field to what the verifiers in a tree skip if completions lack that field."""
     found: dict[str, dict[str, None]] = {}
     for member in inner_verifiers(verifier):
         for field, what in member.idle_without.items():

@@ -1,4 +1,4 @@
-"""The lowest rewards of late: what a completion earns that was not judged in time."""
+"""The lowest recent reward, which is what a completion earns if it was not judged in time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from grpo_guard.guard.graders import LARGEST_REWARD
 
 REMEMBERED: Final = 1024
-"""How many of the latest rewards count."""
+"""Number of most recent rewards that count."""
 
 
 class LowestRewards:
-    """The least of the latest rewards, at most 0.
+    """The lowest of the most recent rewards, at most 0.
 
-    If wrong answers get -1, a 0 would pay an attacker for texts that take too long to verify. Only
-    the latest count, and none beyond `LARGEST_REWARD`: a grader without bounds may answer one
-    attacker with -1e300, which honest work would otherwise earn for ever.
+    If wrong answers get -1, a reward of 0 would pay an attacker for texts that take too long to
+    verify. Only recent rewards count, and none whose magnitude exceeds `LARGEST_REWARD`: an
+    unbounded grader may give one attacker -1e300, which honest work would otherwise earn forever.
     """
 
     def __init__(self) -> None:
@@ -30,5 +30,5 @@ class LowestRewards:
 
     @property
     def least(self) -> float:
-        """The least of those that are remembered, and 0 at most."""
+        """The lowest of the remembered rewards, at most 0."""
         return min(0.0, min(tuple(self._latest), default=0.0))

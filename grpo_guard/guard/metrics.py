@@ -1,4 +1,4 @@
-"""The figures of one batch under the names that adapters log."""
+"""Compute the figures of one batch, under the names that adapters log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hashlib import blake2b
 from grpo_guard.core.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
 
 MOST_NODES = 32
-"""Nodes with figures of their own. Each name is a permanent chart, and a sender may invent names
-without end; further nodes share ``others``."""
+"""Maximum number of nodes with figures of their own; further nodes share ``others``. Each name is a
+permanent chart, and a sender may invent names without end."""
 _OTHERS = "others"
 _NO_RATES = {f"guard/{outcome}_rate": 0 for outcome in Outcome}
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -20,13 +20,15 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Rates and costs over one batch; empty for an empty batch.
 
-    ``guard/accept_rate``, ``reject_rate``, ``abstain_rate``; ``guard/abstain_rate/{cause}``;
-    ``guard/reject_rate/{verifier}``; ``guard/not_applicable_rate/{verifier}``, the share that it
-    skipped, to tell a reject rate of 0 from a verifier that never looked;
-    ``guard/seconds``, summed; under spot checks ``guard/not_checked_rate``, the share accepted
-    unchecked; and for each verifier that asked a model ``guard/{verifier}/requests``,
-    ``cache_hits``, ``tokens``, ``usd`` (left out if a price is unknown), ``latency_p50`` and
-    ``latency_p95`` in seconds over the completions it asked about.
+    * ``guard/accept_rate``, ``guard/reject_rate`` and ``guard/abstain_rate``, and for each cause of
+      abstentions ``guard/abstain_rate/{cause}``.
+    * ``guard/reject_rate/{verifier}``, and ``guard/not_applicable_rate/{verifier}``, the share that
+      the verifier skipped, which tells a reject rate of 0 from a verifier that never looked.
+    * ``guard/seconds``, summed over completions.
+    * Under spot checks, ``guard/not_checked_rate``, the share accepted unchecked.
+    * For each verifier that asked a model, ``guard/{verifier}/requests``, ``cache_hits``,
+      ``tokens``, ``usd`` (left out if a price is unknown), and ``latency_p50`` and ``latency_p95``
+      in seconds, over the completions that the verifier asked about.
     """
     if not verdicts:
         return {}
@@ -54,10 +56,11 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 def length_figures(
     verdicts: Sequence[Verdict], factors: Sequence[float] | None
 ) -> dict[str, float]:
-    """How length factors affect one batch; empty if lengths change nothing.
+    """Figures on how length factors affect one batch; empty if rewards are not scaled by length.
 
-    ``guard/length_factor``: the mean factor of completions that are not rejected, 1 if none is
-    scaled; ``guard/length_dropped``: how many completions lose all of a positive reward.
+    ``guard/length_factor`` is the mean factor of the completions that are not rejected, 1 if there
+    are none. ``guard/length_dropped`` is the number of those with a factor of 0, which takes away
+    all of a positive reward.
     """
     if factors is None:
         return {}
@@ -78,12 +81,12 @@ class NodeFigures:
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
         # Known nodes that sent nothing are logged as 0: a mean over only the steps that name a node
-        # would show how much it sends when it sends.
+        # would not show how often the node sends nothing.
         self._none_yet: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """``guard/node/{name}/{outcome}`` for every node so far, from the sender of each
-        completion, None if unknown, and its verdict; empty if no node has a name."""
+        """Count a batch as ``guard/node/{name}/{outcome}``, for every node seen so far, given each
+        completion's sender (None if unknown) and verdict. Empty as long as no node has a name."""
         self._show(nodes)
         figures = self._none_yet.copy()
         for node, verdict in zip(nodes, verdicts, strict=True):
@@ -93,7 +96,7 @@ class NodeFigures:
         return figures
 
     def _show(self, nodes: Sequence[str | None]) -> None:
-        """Give new nodes figures of their own, while there are any left."""
+        """Give new nodes figures of their own, up to `MOST_NODES` nodes."""
         new = [node for node in nodes if node is not None and node not in self._shown]
         if not new:
             return
@@ -110,8 +113,8 @@ class NodeFigures:
 
 
 def _plain(node: str) -> str:
-    """A name that trackers accept. A changed name ends with a dot and a digest; unchanged names
-    have no dot, so no node can take a name that looks like another's and share its counts."""
+    """A node's name in a form that trackers accept. A changed name ends with a dot and a digest,
+    and unchanged names have no dot, so no node can imitate another's name and share its counts."""
     if _PLAIN.fullmatch(node) and node != _OTHERS:
         return node
     digest = blake2b(node.encode(errors="surrogatepass"), digest_size=8).hexdigest()
@@ -119,7 +122,7 @@ def _plain(node: str) -> str:
 
 
 def _not_checked(verdict: Verdict) -> bool | None:
-    """Whether a spot check skipped it; None if it was not subject to one."""
+    """Whether a spot check skipped the completion; None if it was not subject to a spot check."""
     if verdict.verifier == NOT_CHECKED:
         return True
     inner = [skipped for m in verdict.members if (skipped := _not_checked(m)) is not None]

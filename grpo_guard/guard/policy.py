@@ -1,4 +1,4 @@
-"""How a guard treats completions that it rejects, and those that it cannot judge."""
+"""How a guard treats completions that it rejects or cannot judge."""
 
 from __future__ import annotations
 
@@ -27,37 +27,40 @@ class AbstainError(RuntimeError):
 class Policy:
     """How verdicts become rewards; `grpo_guard.guard.settlement` has the formulas.
 
-    A tuple of several rules means: use the first that the trainer can carry out. A single rule
-    that it cannot carry out is refused at decoration.
+    If an argument is a tuple of rules, the first one that the trainer can carry out is used. A
+    single rule that the trainer cannot carry out is refused at decoration.
 
     Args:
-        on_reject: For rejected completions. ``"drop"`` and ``"no_gain"`` remove them from their
-            group, the second only if they would gain; ``"zero"`` is the paper's r = r_task *
+        on_reject: What to do with rejected completions. ``"drop"`` removes them from their group;
+            ``"no_gain"`` does so only if they would gain; ``"zero"`` is the paper's r = r_task *
             r_guard; a number is used as the reward, with a warning if it is above 0. By default
-            they are removed, and if a trainer cannot remove one completion from its group, it gets
-            the reward of ``"zero"``. ``"keep"`` only watches: verdicts, metrics and the ledger are
-            produced, and no reward is changed, removed or replaced, whatever the verdict and the
-            other arguments say. An abstention keeps its reward, too; lengths are not compared;
-            neither ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only an
-            explicit ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one of several rules:
-            a guard either watches or decides.
-        on_abstain: For completions that could not be judged. ``"skip"`` removes them; ``"pass"``
-            lets the task's reward through unguarded, and `Guard` refuses it if a completion's
-            author can make a verifier abstain; ``"zero"`` gives 0; ``"raise"`` stops the run, so
-            anyone who can cause one abstention can end it. The default is as for ``on_reject``.
-        on_long: ``"scale"`` multiplies a positive reward, after the veto, by a factor that falls as
-            the completion grows longer than those of other nodes (`LengthScaling`): by default only
-            for nodes whose length follows the reward. No preset scales unless asked to.
-            Completions with factor 0 are removed if ``on_reject`` removes.
-            ``"keep"`` leaves rewards unchanged.
-        max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
-            over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that
-            nobody trains unguarded without knowing.
+            they are removed, and if a trainer cannot remove one completion from its group, that
+            completion gets the reward of ``"zero"``. ``"keep"`` only watches: verdicts, metrics and
+            the ledger are produced, but no reward is changed, removed or replaced, whatever the
+            verdict and the other arguments say. Abstentions keep their rewards, too; lengths are
+            not compared; and neither ``max_abstain_rate`` nor a failure of the guard itself stops
+            the run. Only an explicit ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one
+            of several rules, because a guard either watches or decides.
+        on_abstain: What to do with completions that could not be judged. ``"skip"`` removes them;
+            ``"pass"`` lets the task's reward through unguarded, and `Guard` refuses it if a
+            completion's author can make a verifier abstain; ``"zero"`` is as for ``on_reject``;
+            ``"raise"`` stops the run, so anyone who can cause one abstention can end the run. The
+            default is to remove them, or ``"zero"`` where a trainer cannot.
+        on_long: What to do with long completions. ``"scale"`` multiplies a positive reward, after
+            the veto, by a factor that falls as the completion grows longer than those of other
+            nodes (`LengthScaling`), by default only for nodes whose lengths follow their rewards.
+            No preset scales unless asked to. Completions with a factor of 0 are removed if
+            ``on_reject`` removes completions. ``"keep"`` leaves rewards unchanged.
+        max_abstain_rate: Maximum share of abstentions among completions that are not rejected, over
+            the last ``abstain_window`` batches. Beyond it `AbstainError` is raised, so that nobody
+            trains unguarded without knowing.
             With two or more nodes, the node with the highest share of abstentions is not counted,
-            nor are further ones while those left out sent less than half: so no minority can stop
-            a run, whatever names it invents. Under an honest node's name it can spoil that node's
-            count, so `Completion.node` must be proven.
-        abstain_window: Batches over which that share is taken, once there are that many.
+            nor are further nodes as long as all nodes left out sent less than half of the
+            completions. So no minority can stop a run, whatever names it invents. But a minority
+            that uses an honest node's name can spoil that node's count, so `Completion.node` must
+            be proven.
+        abstain_window: Number of batches over which ``max_abstain_rate`` applies, once that many
+            have been seen.
 
     Raises:
         ValueError: an argument is out of range.
@@ -101,7 +104,7 @@ class Policy:
         """Reduce each argument to one rule: the first that can be carried out.
 
         Args:
-            cannot: (argument, rule) -> why it cannot be carried out, and what to do about it.
+            cannot: Maps each (argument, rule) that cannot be carried out to the reason and remedy.
 
         Raises:
             ValueError: no rule of an argument can be carried out; the message gives the reason.
@@ -120,20 +123,20 @@ class Policy:
     def rules(self, name: str) -> tuple[Any, ...]:
         """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first.
 
-        Under ``on_reject="keep"``, returns the rules that then apply, see the class.
+        Under ``on_reject="keep"``, returns the rules that apply to a guard that only watches.
         """
         value = getattr(self, name)
         rules = value if isinstance(value, tuple) else (value,)
         if name == "on_reject" or not self.watches:
             return rules
-        # A guard that watches lets everything through, and answers so for each argument.
+        # A guard that watches lets everything through, and each argument has to say so.
         if name == "on_long":
             return ("keep",)
         return ("raise",) if rules[0] == "raise" else ("pass",)
 
     @property
     def watches(self) -> bool:
-        """Whether rewards are never changed: ``on_reject="keep"``."""
+        """Whether the guard only watches and changes no reward (``on_reject="keep"``)."""
         return self.on_reject == "keep"
 
     @property
@@ -159,7 +162,7 @@ def _warn_paid(number: float) -> None:
 
 @lru_cache(maxsize=64)
 def _preferred(policy: Policy) -> Policy:
-    """The first rule of each argument; cached, because every batch asks for it."""
+    """The policy with the first rule of each argument; cached, because every batch asks for it."""
     return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
 
 

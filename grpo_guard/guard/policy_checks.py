@@ -1,5 +1,8 @@
-"""Check that a verifier can serve a policy, which must never pay for what authors can cause, and
-that some part of it checks that ids and text match."""
+"""Check that a verifier suits a policy, and whether completions may come with token ids.
+
+A policy must never pay for abstentions that authors can cause. Ids are allowed only if the text is
+decoded from them or compared with them, or if no verdict depends on the text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from grpo_guard.nodes.intake import STANDING_VERIFIER
 
 
 def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
-    """The detokenizer of a verifier's own tokenizer; None if it has none."""
+    """The detokenizer of a verifier's own tokenizer; None if the verifier has no tokenizer."""
     own = verifier.own_tokenizer
     return None if own is None else Detokenizer.of(own)
 
@@ -23,10 +26,10 @@ def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
 def detokenizer_for(
     verifier: CompletionVerifier, tokenizer: Any
 ) -> tuple[Detokenizer | None, bool]:
-    """The detokenizer for a verifier, and whether completions may bring ids at all.
+    """Return the detokenizer for a verifier, and whether completions may come with token ids.
 
-    They may if their text is decoded from the ids or compared with them, or if no verdict depends
-    on the text. Without a ``tokenizer`` the verifier's own is used, unless it compares them itself.
+    Without a ``tokenizer``, the verifier's own is used, unless the verifier itself compares ids
+    with the text or does not read the text.
     """
     compared = verifier.compares_ids or not verifier.reads_text
     if tokenizer is None and not compared:
@@ -37,7 +40,7 @@ def detokenizer_for(
 
 
 def require_names(verifier: CompletionVerifier) -> None:
-    """Raise TypeError if the verifier, or one inside it, has no name for verdicts and metrics."""
+    """Raise TypeError if the verifier or a nested verifier has no name for verdicts and metrics."""
     for inner in inner_verifiers(verifier):
         if not isinstance(inner.name, str) or not inner.name:
             raise TypeError(
@@ -49,10 +52,14 @@ def require_names(verifier: CompletionVerifier) -> None:
 def require_fitting(
     verifier: CompletionVerifier, policy: Policy, *others: CompletionVerifier | Workers | None
 ) -> None:
-    """Raise ValueError if a policy pays for abstentions that authors can cause, in a verifier or in
-    something else that can turn its verdicts into abstentions."""
+    """Raise ValueError if a policy does not suit a verifier.
+
+    The policy must not pay for abstentions that authors can cause, in the verifier or in ``others``
+    that can turn its verdicts into abstentions. Under "no_gain", a cascade must not ask an
+    `ExclusionVerifier` after other members.
+    """
     if policy.watches:
-        return  # it pays for nothing
+        return  # no verdict changes a reward
     if "no_gain" in policy.rules("on_reject"):
         _require_standing_asked(verifier)
     if policy.pays_abstentions:
@@ -62,8 +69,9 @@ def require_fitting(
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
-    """Raise ValueError for a cascade that asks an `ExclusionVerifier` after other members: rejected
-    completions do not reach it, so an excluded node would regain influence by tripping a screen."""
+    """Raise ValueError if a cascade asks an `ExclusionVerifier` after other members. Completions
+    that these reject would not reach it, so an excluded node could regain influence by tripping a
+    screen."""
     if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
@@ -84,7 +92,7 @@ def _has_standing(verifier: CompletionVerifier) -> bool:
 def _require_no_abstention_at_will(
     verifier: CompletionVerifier | Workers,
 ) -> None:
-    """Raise ValueError, with the remedy, if an author can make a member abstain."""
+    """Raise ValueError, stating the remedy, if a completion's author can cause an abstention."""
     way = verifier.author_can_abstain
     if way is None and verifier.steps_aside:
         way = (

@@ -1,8 +1,8 @@
 """The task's own reference answers, in place of those that peers send.
 
-In some exchanges a peer sends a question together with its answer. A true question with a false
-answer makes right work lose, and no check of a completion can see it. So a guard with references
-uses no others: a peer's reference is compared with the task's own and then discarded.
+In some exchanges a peer sends a question together with its answer. A genuine question with a false
+answer makes correct work lose, and no check of a completion can detect that. So a guard with
+references uses no others: a peer's reference is compared with the task's own and then discarded.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _LARGEST_FILE: Final = 2**30
 
 
 class Checked(NamedTuple):
-    """The result for a batch: the completions with the task's own references; a rejection if the
-    peer's is false, otherwise the verdict given before; and a finding to add to the verdict."""
+    """The result for a batch: the completions with the task's own references, and for each of them
+    a rejection if the peer's reference is false, otherwise the verdict given before, and a finding
+    to add to the verdict."""
 
     batch: list[Completion]
     given: list[Verdict | None]
@@ -39,10 +40,10 @@ class References:
     """Reference answers by prompt.
 
     Args:
-        answers: Prompt -> answer; for prompts in messages, use `add`.
+        answers: Mapping of prompts to answers; for prompts made of messages, use `add`.
 
     Raises:
-        ValueError: an answer is neither text nor a number, or empty.
+        ValueError: an answer is neither text nor a number, or is empty.
     """
 
     def __init__(self, answers: Mapping[str, str | float] | None = None) -> None:
@@ -56,14 +57,15 @@ class References:
         YAML with a mapping of prompts to answers.
 
         Raises:
-            InputError: it cannot be read, or an entry is malformed; with its line.
+            InputError: the file cannot be read, or an entry is malformed; for JSON lines, the
+                message names the line.
         """
         path = Path(path)
         return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
 
     def add(self, prompt: str | Sequence[Message], answer: str | float) -> None:
-        """Add one answer; raises ValueError if it is malformed, or the prompt already has another
-        one."""
+        """Add an answer; raises ValueError if it is malformed or the prompt already has a different
+        answer."""
         if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
             raise ValueError(f"reference: expected text or a number, got {shown(answer)}")
         text = str(answer)
@@ -80,9 +82,9 @@ class References:
     def check(self, batch: Sequence[Completion], given: Sequence[Verdict | None]) -> Checked:
         """Replace all references in a batch by the task's own.
 
-        A reference that is certainly a different answer rejects: its sender is an attacker, and
-        rewards computed from it mean nothing. One that is only written differently has no effect;
-        if the two cannot be compared, the verdict mentions it.
+        A completion whose reference is certainly a different answer is rejected: its sender is an
+        attacker, and rewards computed from such a reference mean nothing. A reference that is only
+        written differently has no effect. One that cannot be compared is mentioned in the verdict.
         """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):
@@ -143,5 +145,5 @@ def _from_yaml(path: Path) -> References:
 
 
 def _prompt(value: Any) -> str | Sequence[Message]:
-    """Validate a prompt; raises ValueError if it is not one."""
+    """Return a validated prompt; raises ValueError if the value is not a prompt."""
     return Completion(value, "").prompt  # CompletionError names the field

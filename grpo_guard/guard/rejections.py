@@ -1,7 +1,7 @@
 """Warn once if most completions of a batch are rejected, or all are abstained on.
 
-That is seldom an attack. If the sampler is declared wrongly, or honest work exceeds a limit, nearly
-everything is rejected, and the trainer's log only shows that ``guard/reject_rate`` is 1.
+That is rarely an attack. If the sampler is declared incorrectly, or honest work exceeds a limit,
+nearly everything is rejected, and the trainer's log only shows a ``guard/reject_rate`` of 1.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from grpo_guard.core.verdict import Verdict
 logger = logging.getLogger("grpo_guard")
 
 _FEWEST = 8
-"""Fewest completions of a batch, so that a few rejections are not most of them."""
+"""Minimum size of a batch, in completions, so that a few rejections are not a majority."""
 
 
 class RejectionWarning:
-    """Warns about the first batch of which more than half is rejected.
+    """Warns about the first batch with more than half of its completions rejected.
 
-    There is no warning if one of several nodes sent everything that is rejected. A second warning
-    is about the first batch on which all verdicts are abstentions.
+    There is no warning if one of several nodes sent all of the rejected completions. A second
+    warning covers the first batch in which all verdicts are abstentions.
     """
 
     def __init__(self) -> None:
         self._done = self._abstained = False
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most of these completions, [n], are rejected by their verdicts, [n], or if all
+        """Warn if most completions of a batch, [n], are rejected by their verdicts, [n], or if all
         verdicts are abstentions."""
         self._look_at_abstentions(verdicts)
         if self._done or len(batch) < _FEWEST:
@@ -66,6 +66,6 @@ class RejectionWarning:
 
 
 def _kind(verdict: Verdict) -> tuple[str, str]:
-    """The verifiers that rejected, and the kind of the first finding; without one, the cause."""
+    """The verifiers that rejected, and the kind of the first finding, or the cause if none."""
     by = ", ".join(verdict.deciding) or verdict.verifier
     return by, verdict.findings[0].kind if verdict.findings else verdict.cause.value

@@ -1,8 +1,8 @@
-"""The result of guarding one batch, and the only place that creates one.
+"""The result of guarding one batch, and the only code that creates such results.
 
-`settle` compares rewards within groups. A review that lost its groups would make it treat a whole
+`settle` compares rewards within groups. If a review lost its groups, `settle` would treat the whole
 batch as one group and measure a rejected completion by the lowest reward of another prompt. So
-reviews are created by `Review.of`, and cut, joined or regrouped only by its methods.
+reviews are created by `Review.of`, and are cut, joined or regrouped only by methods of `Review`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Review:
     """The result of guarding one batch.
 
     Args:
-        verdicts: One per completion, in order.
-        metrics: Figures to log.
-        length_factors: Factors of positive rewards, in [0, 1], one per completion; None if the
-            policy keeps long completions' rewards.
-        groups: Completions with the same value answer the same prompt; None = all do. Never the
-            senders' labels: poison next to its own clean copy under a label "mine" would be
-            measured by that copy alone.
-        labels: The senders' labels, or None.
-        rollouts: The rollout of which each is one segment; None for one that is a rollout by
-            itself, and for the whole list if no completion names a rollout.
+        verdicts: One verdict per completion, in order.
+        metrics: Figures to log, by name.
+        length_factors: Factors in [0, 1] for positive rewards, one per completion; None if the
+            policy does not scale the rewards of long completions.
+        groups: The group of each completion; those with the same value answer the same prompt. None
+            if all do. Groups are never the senders' labels: poison sent with its own clean copy
+            under a label "mine" would be measured by that copy alone.
+        labels: The senders' labels, one per completion, or None.
+        rollouts: The rollout that each completion is a segment of; None for a completion that is a
+            rollout by itself. None in place of the list if no completion names a rollout.
     """
 
     verdicts: list[Verdict]
@@ -47,7 +47,7 @@ class Review:
     rollouts: list[Hashable] | None = None
 
     def __str__(self) -> str:
-        """One line: how many of each outcome, and the first rejection."""
+        """One line with the count of each outcome and the first rejection."""
         outcomes = Counter(verdict.outcome for verdict in self.verdicts)
         words = ("accepted", "rejected", "abstained")
         counts = ", ".join(
@@ -65,8 +65,8 @@ class Review:
         metrics: dict[str, float],
         length_factors: Sequence[float] | None = None,
     ) -> Review:
-        """The review of these completions, [n], grouped by prompt (`groups_of`); `length_figures`
-        are added to the figures."""
+        """Create the review of n completions, grouped by prompt (`groups_of`). The figures of
+        `length_figures` are added to the metrics."""
         rollouts = rollouts_of(batch)
         return cls(
             list(verdicts),
@@ -79,10 +79,10 @@ class Review:
 
     @classmethod
     def joined(cls, parts: Sequence[Review]) -> Review:
-        """Concatenate reviews in order, without their figures.
+        """Concatenate reviews in order, without their metrics.
 
-        Groups with equal names are one group. If a part has no groups or labels, the whole has
-        none either; a part without factors is not scaled.
+        Groups with equal names become one group. If any part has no groups or no labels, the result
+        has none either; a part without length factors is not scaled.
         """
         factors = [
             factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
@@ -98,7 +98,7 @@ class Review:
         )
 
     def at(self, places: Sequence[int]) -> Review:
-        """The rows at these places, in this order, without figures."""
+        """Select the completions at the given indices, in that order, without metrics."""
 
         def of(column: list[T] | None) -> list[T] | None:
             return None if column is None else [column[i] for i in places]
@@ -108,18 +108,19 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """Replace the groups by a trainer's own, [n], None = one group of all, and drop the
+        """Replace the groups by a trainer's own, [n], or by a single group if None, and drop the
         senders' labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
 
 
 def unseen(batch: Sequence[Completion], error: Exception) -> Review:
-    """The review of a batch on which a guard that only watches has failed, for example because its
-    disk is full.
+    """Create the review of a batch on which a guard that only watches has failed, for example
+    because its disk is full.
 
-    A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
-    protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.
+    A guard that decides would raise, since nobody should train unguarded without knowing. A guard
+    that watches protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate``
+    show the gap.
     """
     logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
     message = f"the guard failed: {type(error).__name__}"
@@ -128,7 +129,7 @@ def unseen(batch: Sequence[Completion], error: Exception) -> Review:
 
 
 def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
-    """Concatenate the rollouts; a part without any has rollouts of one segment each."""
+    """Concatenate the rollouts; in a part without any, each completion is a rollout by itself."""
     if all(part.rollouts is None for part in parts):
         return None
     return [key for part in parts for key in part.rollouts or [None] * len(part.verdicts)]

@@ -1,4 +1,4 @@
-"""Check what reward functions return before it is settled."""
+"""Check the return values of reward functions before rewards are settled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_LISTS: Final = (str, bytes, Mapping, Set)  # a set has no order
 
 
 class RewardCheck:
-    """Reads rewards as one number or None per completion, and warns once of those that are not
+    """Reads rewards as one number or None per completion, and warns once about rewards that are not
     finite."""
 
     def __init__(self) -> None:
@@ -26,13 +26,13 @@ class RewardCheck:
     def read(
         self, rewards: Any, review: Any, failures: GraderFailures | None, *, watches: bool = False
     ) -> tuple[list[Any], list[float | None]]:
-        """The rewards, each as the object that was returned, and as what settlement counts.
+        """Return the rewards twice: as objects to hand back, and as numbers for settlement.
 
         Args:
-            rewards: Numbers or None, one per completion; a list, an array or a tensor, [n].
+            rewards: Numbers or None, one per completion, as a list, an array or a tensor, [n].
             review: The review of the same completions.
             failures: If given, rewards that are not finite become None.
-            watches: The guard changes no reward, so rewards may have any type.
+            watches: Whether the guard only watches, so that rewards may have any type.
 
         Raises:
             TypeError: rewards or review have the wrong type, or a reward is not one number.
@@ -83,7 +83,7 @@ def _listed(rewards: Any, *, any_shape: bool) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether settlement can calculate with it. A `Decimal` cannot be multiplied by a float."""
+    """Whether settlement can calculate with a value. `Decimal` cannot be multiplied by a float."""
     if not isinstance(value, Real) and not hasattr(value, "item"):
         return False
     try:

@@ -1,7 +1,7 @@
-"""The settled rewards of a batch, in both forms in which trainers leave a completion out.
+"""The settled rewards of a batch, in the two forms in which trainers can leave a completion out.
 
-Some trainers take None. Others need a number: the mean of the completions that stay in its group
-gives a left-out completion the advantage 0, and does not change the mean.
+Some trainers accept None. Others need a number: the mean reward of the completions that stay in its
+group gives a left-out completion an advantage of 0, and does not change the mean.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from grpo_guard.guard.settlement import mean_of_kept
 
 @dataclass(frozen=True, slots=True)
 class SettledGroups:
-    """Settled rewards, None for completions that are left out, [n], and each one's group, [n].
+    """Settled rewards, [n], with None for completions that are left out, and their groups, [n].
 
-    ``means`` take the place of those left out: the mean reward of the completions that stay in each
-    group; a group without any is missing.
+    ``means`` maps each group to the mean reward of the completions that stay in it, which takes the
+    place of the rewards that are left out. A group in which no completion stays is missing.
     """
 
     kept: list[float | None]
@@ -34,10 +34,10 @@ class SettledGroups:
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
-        """The means of settled rewards, as `Guard.settle` returns them, [n], by group, [n].
+        """Group settled rewards, [n], as `Guard.settle` returns them, and compute group means.
 
-        The adapter leaves out those of ``out``, whatever they earn. Raises ValueError if lengths
-        differ.
+        Completions marked in ``out``, [n], are left out too, whatever they earn. Raises ValueError
+        if lengths differ.
         """
         n = len(rewards)
         groups = [None] * n if groups is None else list(groups)
@@ -52,19 +52,19 @@ class SettledGroups:
 
     @property
     def left_out(self) -> list[bool]:
-        """Which completions are left out, [n]."""
+        """Whether each completion is left out, [n]."""
         return [reward is None for reward in self.kept]
 
     @property
     def filled(self) -> list[float]:
-        """Rewards with the group's mean for those left out, [n]; 0 if none of the group stays."""
+        """Rewards, [n], with the group's mean for completions left out, or 0 if none stays."""
         return [
             self.mean(group) if reward is None else reward
             for reward, group in zip(self.kept, self.groups, strict=True)
         ]
 
     def mean(self, group: Hashable = None) -> float:
-        """The mean of the completions that stay in a group; 0 if there are none."""
+        """The mean reward of the completions that stay in a group; 0 if there are none."""
         return self.means.get(group, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Turn verdicts into rewards. Nothing else computes what a rejected completion earns.
+"""Turn verdicts into rewards. No other module computes what a rejected completion earns.
 
-For one completion with the task's reward r, in a group (all completions of its prompt) whose lowest
-reward is l, where m is the mean of the rewards that stay in the group:
+For a completion with the task's reward r, let l be the lowest reward in its group (all completions
+of its prompt), and m the mean of the rewards that stay in the group:
 
 =============  ===========================================================================
 accepted       r
@@ -9,28 +9,32 @@ rejected       by ``Policy.on_reject``:
 
                * ``"drop"``: removed from the group's baseline and from the loss.
                * ``"no_gain"``: removed if r > m; otherwise it stays with r and loses. For guards
-                 that also reject honest work: removed completions are never unlearnt. Rejections
-                 for a node's standing are always removed, because losing completions steer, too.
+                 that also reject honest work: a policy never unlearns removed completions.
+                 Completions rejected for their node's standing are always removed, because
+                 losing completions steer training, too.
                * ``"zero"``: min(0, r, l), the paper's r = r_task * r_guard. A plain 0 would be a
-                 gain if wrong answers get -1. A sender can supply a low reward with a second
-                 completion, so l includes rejected ones.
+                 gain if wrong answers get -1. A sender can lower the mean with a second
+                 completion that has a low reward, so l includes rejected completions.
                * a number: that number.
-               * ``"keep"``: r, and all else unchanged, as the same objects: the guard watches.
-abstained      by ``Policy.on_abstain``: ``"skip"`` as drop, ``"zero"`` as zero, ``"pass"`` r.
+               * ``"keep"``: r. The guard only watches, and returns the same objects unchanged.
+abstained      by ``Policy.on_abstain``: ``"skip"`` acts as drop, ``"zero"`` as zero, and
+               ``"pass"`` gives r.
 =============  ===========================================================================
 
-Length factors multiply what is left of a positive reward; a penalty scaled towards 0 would shrink
-with every word. With a factor of 0 the completion is dropped, if rejections are: a right answer
-that loses for its length teaches to be wrong.
+Length factors multiply what is left of a positive reward. Penalties are not scaled, since a penalty
+scaled towards 0 would shrink with every word. A completion with a factor of 0 is dropped if the
+policy drops rejections: a right answer that lost for its length would teach the model to be wrong.
 
-If several reward functions are summed with weights, drop and zero apply to each, no_gain compares
-weighted sums, and a number counts once. A negative weight first turns a cost into a reward.
-Non-finite values never enter a mean, and "zero" makes them 0.
+If the rewards of several functions are summed with weights, drop and zero apply to each function,
+no_gain compares weighted sums, and a number is used for one function only. A value with a negative
+weight is a cost, and is first turned into a reward. Non-finite values never enter a mean, and
+"zero" makes them 0.
 
 A rollout in several segments is settled as one, and counts once in its group's mean with the mean
 of its segments' rewards. Its worst ruling and its smallest length factor apply to every segment.
-Segments may be a sender's claim, so for "no_gain" an accepted rollout counts with its lowest
-reward, and a rejected one whose segments earn differently is removed (`group_means.losing`).
+Segments may be a mere claim of the sender, so under "no_gain" an accepted rollout counts with its
+lowest reward, and a rejected rollout whose segments earn different rewards is removed
+(`group_means.losing`).
 """
 
 from __future__ import annotations
@@ -56,13 +60,13 @@ Reason: TypeAlias = Literal[
 
 
 class Ruling(IntEnum):
-    """The part of a verdict that settlement needs; a number, so that ranks can exchange it."""
+    """The part of a verdict that settlement needs, as a number that ranks can exchange."""
 
     ACCEPTED = 0
     REJECTED = 1
     BARRED = 2
-    """Rejected for its sender, for a false reference or for a round that is over, or repaired by
-    an adapter: it must not stay in its group even to lose."""
+    """Rejected for its sender, a false reference or a round that is over, or repaired by an
+    adapter. Such a completion must not stay in its group, not even to lose."""
     ABSTAINED = 3
 
 
@@ -70,7 +74,7 @@ _WORSE = (Ruling.ACCEPTED, Ruling.ABSTAINED, Ruling.REJECTED, Ruling.BARRED)
 
 
 def ruling_of(verdict: Verdict) -> Ruling:
-    """The ruling of a verdict."""
+    """Return the ruling that a verdict amounts to."""
     if verdict.rejected:
         barred = verdict.cause in BARRING_CAUSES or standing_bars(verdict)
         return Ruling.BARRED if barred else Ruling.REJECTED
@@ -78,7 +82,7 @@ def ruling_of(verdict: Verdict) -> Ruling:
 
 
 def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
-    """Raise AbstainError if a verdict abstained and the policy says to raise."""
+    """Raise AbstainError if any verdict is an abstention and the policy says to raise."""
     if policy.rules("on_abstain")[0] != "raise":
         return
     for verdict in verdicts:
@@ -90,13 +94,14 @@ def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The rewards of a batch.
+    """The settled rewards of a batch of n completions from k reward functions.
 
     Args:
-        rewards: [n, k]; None if a function gives no reward, and in every column of a removed row.
-        kept: Which completions stay in their group and in the loss, [n].
-        reasons: Why each earns its reward, [n].
-        lowest: The lowest reward of each group and 0, over its columns.
+        rewards: Settled rewards, [n, k]; None where a function gives no reward, and throughout the
+            row of a removed completion.
+        kept: Whether each completion stays in its group and in the loss, [n].
+        reasons: The reason for each completion's reward, [n].
+        lowest: The lowest reward of each group from each function, at most 0.
     """
 
     rewards: list[Row]
@@ -117,24 +122,26 @@ def settle(
     length_factors: Sequence[float] | None = None,
     lowest_seen: float = 0.0,
 ) -> Settlement:
-    """Settle a batch; the module's docstring defines the rules. No argument is changed.
+    """Settle a batch by the rules in the module's docstring. No argument is modified.
 
     Args:
-        rewards: For n completions by k functions, [n, k]; None = the function gives none.
-        rulings: [n].
+        rewards: Rewards of n completions from k functions, [n, k]; None where a function gives no
+            reward.
+        rulings: The ruling on each completion, [n].
         policy: What to do with rejections and abstentions.
-        weights: Of the functions, [k]; None = 1 each.
-        groups: Rewards with the same group are compared, [n]; None = all are one group.
-        labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
-            place under "no_gain", and never keep it one: see `losing`.
-        rollouts: The rollout of which each is one segment, [n]; None for one that is a rollout by
-            itself; None in place of the list = all are.
-        length_factors: In [0, 1], [n].
-        lowest_seen: The lowest reward of earlier batches, at most 0: a completion that comes
-            without its group is measured by it.
+        weights: The weight of each function, [k]; None for a weight of 1 each.
+        groups: The group of each completion, [n], within which rewards are compared; None if all
+            completions are one group.
+        labels: The senders' own names for their groups, [n]. Under "no_gain" a label can cost a
+            rejected completion its place in the group, but never secure one: see `losing`.
+        rollouts: The rollout that each completion is a segment of, [n]; None for a completion that
+            is a rollout by itself. None in place of the list if all are.
+        length_factors: Factors in [0, 1] for positive rewards, [n]; None to scale nothing.
+        lowest_seen: The lowest reward of earlier batches, at most 0, by which a completion is
+            measured that arrives without its group.
 
     Raises:
-        ValueError: lengths differ.
+        ValueError: the lengths of the arguments differ.
         AbstainError: a ruling is an abstention and the policy says to raise.
     """
     policy, n = policy.chosen(), len(rulings)
@@ -170,17 +177,17 @@ def _decided(
     length_factors: Sequence[float] | None,
     lowest_seen: float,
 ) -> Settlement:
-    """Settle a batch in which a completion is rejected, abstained on or scaled. ``given`` are the
-    rewards that `_turned` returned, [n, k], and ``units`` are those of `group_means`, [n]; the rest
-    is as for `settle`."""
+    """Settle a batch in which some completion is rejected, abstained on or scaled. ``given`` holds
+    the rewards that `_turned` returned, [n, k], and ``units`` the units of `group_means`, [n]. The
+    other arguments are as for `settle`."""
     rulings = _worst(rulings, units, _WORSE.index)
     factors = () if length_factors is None else _worst(length_factors, units, operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
     may_lose = [no_gain and ruling is Ruling.REJECTED for ruling in rulings]
-    # Includes completions that may stay and lose: otherwise a low reward in a second completion
-    # would leave an abstention that is to be zeroed above the mean.
+    # Include completions that may stay and lose: otherwise a second completion with a low reward
+    # would leave a zeroed abstention above the mean.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
     lowest = _lowest(staying, groups)
     # A unit that is alone in its group, however many segments it has, can only be compared with all
@@ -211,21 +218,21 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
 
 
 def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
-    """The reward for a removed completion in a trainer that cannot remove it: the mean of the
-    ``kept`` rewards of its group. Its advantage is then 0, and the group's mean is as without it.
-    ``nothing`` if the group keeps no rewards."""
+    """Return the reward for a removed completion in a trainer that cannot remove it: the mean of
+    the ``kept`` rewards of its group. The completion's advantage is then 0, and the group's mean is
+    the same as without it. Returns ``nothing`` if the group keeps no rewards."""
     if not kept:
         return nothing
-    # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.
+    # Divide first: a grader that subtracts may return 1e308, and two such rewards would overflow.
     mean = math.fsum(value / len(kept) for value in kept)
-    # Clamped to their range against rounding: the mean of equal rewards must equal them.
+    # Clamp to the range of the rewards against rounding: the mean of equal rewards must equal them.
     return min(max(mean, min(kept)), max(kept))
 
 
 def _worst(
     values: Sequence[T], units: Sequence[Hashable], badness: Callable[[T], float]
 ) -> list[T]:
-    """Each unit's worst value, for all of its segments."""
+    """Replace the value of each completion by the worst value in its unit."""
     worst: dict[Hashable, T] = {}
     for value, unit in zip(values, units, strict=True):
         worst[unit] = max(worst.get(unit, value), value, key=badness)
@@ -246,9 +253,9 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
 
 
 def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
-    """The row with the sign of negatively weighted values flipped; a second call undoes it.
+    """Flip the sign of negatively weighted values in a row; a second call undoes the first.
 
-    A cost of -5 then counts as a gain of 5; a veto that took it for a penalty would keep it.
+    A cost of -5 then counts as a gain of 5; a veto that took the cost for a penalty would keep it.
     """
     return [
         -v if v is not None and weight < 0 else v for v, weight in zip(row, weights, strict=True)
@@ -256,7 +263,7 @@ def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
 
 
 def _first_rewarding(row: Row, weights: Sequence[float]) -> int | None:
-    """The first function with a reward for the completion and a weight in its sum."""
+    """Index of the first function with a reward for the completion and a weight other than 0."""
     rewarding = (j for j, v in enumerate(row) if v is not None and weights[j] != 0)
     return next(rewarding, None)
 
@@ -264,7 +271,7 @@ def _first_rewarding(row: Row, weights: Sequence[float]) -> int | None:
 def _vetoed(
     given: Sequence[Row], reasons: Sequence[Reason], policy: Policy, weights: Sequence[float]
 ) -> list[Row]:
-    """The rewards after each completion's own ruling, before groups are compared."""
+    """Apply each completion's own ruling to its rewards, before groups are compared."""
     left: list[Row] = []
     number = policy.on_reject if isinstance(policy.on_reject, int | float) else 0.0
     for row, why in zip(given, reasons, strict=True):
@@ -293,14 +300,14 @@ def _scale(
 
 
 def _at_most_zero(value: float) -> float:
-    """Cap at 0. Non-finite values become 0: an infinity would spoil the others' baseline."""
+    """Cap a reward at 0. Non-finite values become 0, since infinity would spoil the baseline."""
     return min(0.0, float(value)) if math.isfinite(value) else 0.0
 
 
 def _lowest(
     rewards: Sequence[Row], groups: Sequence[Hashable]
 ) -> dict[tuple[Hashable, int], float]:
-    """The lowest reward of each (group, function), at most 0; of [n, k] rewards and [n] groups."""
+    """Map each (group, function) to its lowest reward, at most 0, in [n, k] rewards."""
     lowest: dict[tuple[Hashable, int], float] = {}
     for row, group in zip(rewards, groups, strict=True):
         for j, value in enumerate(row):
@@ -310,10 +317,11 @@ def _lowest(
 
 
 def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
-    """A vetoed row, with each reward but the policy's own ``number`` at most its floor.
+    """Lower each reward of a vetoed row to at most its floor, except the policy's own number, which
+    is in column ``number``.
 
-    If a function gives this completion no reward and punishes others, it gets their lowest: a text
-    that a function cannot read must not fare better than a wrong one.
+    If a function gives this completion no reward but punishes others, the completion gets their
+    lowest reward: a text that a function cannot read must not fare better than a wrong answer.
     """
     if all(value is None for value in row):
         return row
@@ -324,7 +332,7 @@ def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
 
 
 def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:
-    """Weighted sums; None for rows without any reward."""
+    """The weighted sum of each row; None for rows without any reward."""
     return [
         None
         if all(v is None for v in row)

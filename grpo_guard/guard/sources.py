@@ -1,4 +1,4 @@
-"""What a guard and its copies share."""
+"""The parts that a guard shares with its copies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Ledger(Protocol):
     """Accumulates evidence per node over time."""
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Record one batch. Called once per batch, in the order of the batches."""
+        """Record one batch. Called once for each batch, in order."""
 
 
 @dataclass(slots=True)
 class Sources:
-    """Proof of origin, reference answers, processes and the log: a later change also holds for
-    reward functions that are wrapped already."""
+    """A guard's identity check, reference answers, worker processes and log. They are shared, so
+    that a later change also affects reward functions that are already wrapped."""
 
     identity: Identity | None
     references: References | None

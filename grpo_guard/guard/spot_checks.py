@@ -1,27 +1,32 @@
-"""Verify a sample of each node's completions, chosen so that the node cannot foresee it.
+"""Verify a sample of each node's completions, chosen so that the node cannot foresee the choice.
 
-A choice does not bind a node that knows it beforehand: it would poison what is not drawn, or try
-other texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. So a
-public coin that is known ahead is not offered. There are two ways:
+A node that knew the choice beforehand would poison only what is not drawn, or would vary its texts
+until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. So a public coin
+that is known in advance is not offered. There are two ways to choose:
 
-* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment
-  (a digest of everything it sent in this batch, in order), the index of a completion in it, and the
-  number of the call. A text that passed unchecked and is sent again is drawn anew. The verifier
-  must be trusted: it could spare a friend, and nobody would notice.
+* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment (a
+  digest of everything that the node sent in this batch, in order), the completion's index within
+  it, and the number of the call. If a text that passed unchecked is sent again, a new draw decides.
+  The verifier must be trusted: it could spare a friend, and nobody would notice.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
-  *then* a value appears that none of them chose or knew, and everybody can recompute the choice.
-  Use a public beacon later than the last commitment, or a hash of shares that all committed to; the
-  last one to reveal can choose to stay silent, so silence has to cost.
+  *then* a value appears that no node chose or knew, and everybody can recompute the choice. Use a
+  public beacon that is later than the last commitment, or a hash of shares that all nodes committed
+  to. The last node to reveal its share can choose to stay silent, so silence must have a cost.
 
 Unchecked completions are accepted, because the operator chose that risk, with a finding of their
-own (`NOT_CHECKED`); they are no evidence for a ledger. After one rejection, everything that its
-node sent in the batch is checked. So it is if a drawn completion made a verifier abstain that a
-text can make abstain (`author_can_abstain`), or poison that does so would earn whenever it was not
-drawn; and if no drawn completion got a decision: in an outage, unchecked ones would be silently
-rewarded. Neither counts against the node later, because a failing machine looks the same.
+own (`NOT_CHECKED`); they are no evidence for a ledger. Everything that a node sent in the batch is
+checked in three cases:
+
+* A drawn completion is rejected.
+* A drawn completion made a verifier abstain, and a text can do that (`author_can_abstain`).
+  Otherwise poison that does so would earn its reward whenever it was not drawn.
+* No drawn completion got a decision. Otherwise unchecked completions would be silently rewarded in
+  an outage.
+
+The last two cases do not count against the node later, because a failing machine looks the same.
 
 Members see only the drawn completions, so put `SpotCheck` around expensive verifiers and combine
-the rest with ``&``. `grpo_guard.guard.spot_odds` computes the probabilities.
+the rest with ``&``. `grpo_guard.guard.spot_odds` computes the probability of finding poison.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ from grpo_guard.nodes.saved import reading, whole
 from grpo_guard.nodes.store import NodeStore
 
 _UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
-# No single text causes these, or they are intended: they would have everything checked in vain.
+# Causes that no single text brings about, or that are intended. A full check would be in vain.
 _NOT_ONE_TEXT: Final = (
     Cause.RATE_LIMITED,
     Cause.CIRCUIT_OPEN,
@@ -68,20 +73,22 @@ _SHORTEST_VALUE: Final = 16
 class SpotCheck(Composed):
     """Verifies a share of each node's completions, and all of them once a forgery is found.
 
-    Of n completions of one node in a batch, ``ceil(share * n)`` are drawn, at least one; all n are
-    checked if one of them is rejected or evades its check (see the module). A node is checked more
-    while it is new, and fully after it was caught, until ``settled_after`` of its completions have
-    been checked and accepted. Completions without a node count as one new node.
+    If a node has n completions in a batch, ``ceil(share * n)`` of them are drawn, at least one. All
+    n are checked if a drawn completion is rejected or evades its check (see the module's
+    docstring). A node is checked more while it is new, and fully after it was caught, until
+    ``settled_after`` of its completions have been checked and accepted. Completions without a node
+    count as one new node.
 
-    Names must be authenticated, or poison is sent under the names of settled nodes.
+    Node names must be authenticated; otherwise poison can be sent under the names of settled nodes.
 
     Args:
         members: Verifiers; if there are several, all must accept.
-        share: Share of a settled node's completions, in (0, 1]; no node is checked less.
-        newcomers: Share of a new node's, at least ``share``.
-        settled_after: Accepted completions after which a node is settled, >= 1.
-        key: Secret key of the choice, at least 16 characters, for reproducible runs. None = drawn
-            at random and known to this object alone. The module explains who could grind.
+        share: Share of a settled node's completions to check, in (0, 1]; no node is checked less.
+        newcomers: Share of a new node's completions to check; raised to ``share`` if it is lower.
+        settled_after: Number of accepted completions after which a node is settled, >= 1.
+        key: Secret key of the choice, at least 16 characters, for reproducible runs. If None, the
+            key is drawn at random and known to this object alone. The module's docstring explains
+            how a node could exploit a known key.
         store: Where the results of checks are remembered.
 
     Raises:
@@ -125,22 +132,23 @@ class SpotCheck(Composed):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that its members can give."""
+        """The smallest p-value that the members can give."""
         return smallest_p(self.member)
 
     def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
         """From now on, choose by a value that was revealed after the nodes had committed.
 
-        A node that sent something other than it committed to, or did not commit, is checked fully.
-        So a round is one batch: a commitment holds for the first batch that a node is in, or the
-        same completions would pass unchecked where they did before.
+        A node that did not commit, or sent something other than it committed to, is checked fully.
+        A round is one batch: a commitment holds only for the first batch that a node is in.
+        Otherwise the same completions would pass unchecked where they did before.
 
         Args:
-            value: At least 16 characters; unknown to every node until it had committed.
-            committed: By node, the `commitment` to its completions in order.
+            value: The revealed value, at least 16 characters; unknown to each node until after the
+                node committed.
+            committed: Maps each node to the `commitment` to its completions, in order.
 
         Raises:
-            ValueError: the value is shorter.
+            ValueError: the value is too short.
         """
         self._key, self._committed = _key(_long_enough("value", value)), dict(committed)
 
@@ -165,20 +173,20 @@ class SpotCheck(Composed):
         return [found.get(i, unchecked) for i in range(len(batch))]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered about nodes, and the number of calls, as plain JSON values; members
-        have their own states."""
+        """What is remembered about nodes, and the number of calls, as plain JSON values. Members
+        have states of their own."""
         return {**self.memory.state_dict(), "calls": self._calls}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict`.
 
         Raises:
-            ValueError: it has another form.
+            ValueError: the state is malformed.
         """
         with reading("SpotCheck"):
             calls = whole(state.get("calls", 0))
         self.memory.load_state_dict(state)
-        # Under the same key, a batch that is sent again would be drawn as before.
+        # Never count back: under the same key, a batch that is sent again would be drawn as before.
         self._calls = max(self._calls, calls)
 
     def _drawn(
@@ -216,7 +224,7 @@ class SpotCheck(Composed):
         return self.newcomers if checks.clean < self.settled_after else self.share
 
     def _suspect(self, verdicts: Sequence[Verdict]) -> bool:
-        """Whether a node's sample gives reason to check the rest."""
+        """Whether the verdicts on a node's sample give reason to check the rest."""
         at_will = self.author_can_abstain is not None
         return (
             any(v.rejected for v in verdicts)
@@ -236,7 +244,7 @@ class SpotCheck(Composed):
         caught = set[str]()
         for i, verdict in found.items():
             node = batch[i].node
-            # What others than its author can cause counts neither for nor against a node.
+            # What somebody other than the author can cause counts neither for nor against a node.
             if node is None or verdict.abstained or verdict.cause in BARRING_CAUSES:
                 continue
             clean[node] += verdict.accepted
@@ -249,7 +257,8 @@ class SpotCheck(Composed):
 def commitment(completions: Sequence[Completion]) -> str:
     """A digest that binds a node to its completions of a batch, in order: 64 hexadecimal digits.
 
-    It covers everything that verifiers read; ``group`` and ``metadata`` belong to the exchange.
+    The digest covers everything that verifiers read, but not ``group`` and ``metadata``, which
+    belong to the exchange.
     """
     whole_batch = blake2b(b"grpo-guard commitment 1\n", digest_size=32)
     for completion in completions:
@@ -261,7 +270,8 @@ def _content(of: Completion) -> bytes:
     numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
     labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
     parts = [ascii(labels).encode()]
-    # Separately: otherwise an image would leave ids unbound, to be chosen once the draw is known.
+    # Written separately: otherwise an image in the prompt would leave the ids unbound, so that they
+    # could be chosen once the draw is known.
     ways: tuple[Callable[[], bytes], ...] = (
         lambda: ascii(numbers).encode(),
         lambda: prompt_bytes(of.prompt),
@@ -270,8 +280,8 @@ def _content(of: Completion) -> bytes:
         try:
             parts.append(written())
         except (ValueError, RecursionError):
-            # An image, or a number too long to write. The commitment is weaker and the choice as
-            # unpredictable as ever; raising would let the author force an abstention.
+            # An image, or a number too long to write. The commitment is weaker, but the choice is
+            # as unpredictable as ever; raising would let the author force an abstention.
             parts.append(b"what has no bytes")
     content = blake2b(digest_size=32)
     for part in parts:

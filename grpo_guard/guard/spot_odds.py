@@ -1,13 +1,13 @@
 """Exact probabilities that a spot check finds poison, per round.
 
-Of n completions of a node, m are poison; k of the n are drawn without replacement, each set of k
-equally likely; a drawn poisoned one is rejected with probability d, independently. The number X of
-drawn poisoned ones is hypergeometric, and
+A node sends n completions, m of them poisoned. Of these n, k are drawn without replacement, each
+set of k being equally likely. Each poisoned completion that is drawn is rejected with probability
+d, independently of the others. The number X of poisoned completions drawn is hypergeometric, and
 
     P(caught in a round) = 1 - E[(1 - d)^X] = 1 - sum_x C(m, x) C(n - m, k - x) / C(n, k) (1 - d)^x
 
-If each completion were drawn independently with probability p, it would be 1 - (1 - p d)^m, which
-is less: a fixed number cannot miss everything by drawing few.
+If each completion were drawn independently with probability p, this probability would be
+1 - (1 - p d)^m, which is less: a fixed number of draws cannot miss everything by drawing few.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ _SLACK: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """What an operator can expect of a node that sends the same in each round.
+    """What an operator can expect of a node that sends the same mix of completions in each round.
 
     Args:
-        sent, poisoned, checked: Completions per round, and how many are poison or checked.
+        sent, poisoned, checked: Number of completions per round, and how many of them are poisoned
+            or checked.
         power: Probability that a checked poisoned completion is rejected.
-        caught: Probability of at least one rejection in a round; then all are checked.
-        rounds: Expected number of rounds until then, that one included; inf if never.
-        earned: Expected number of poisoned completions that earn a reward until then, that round
-            included, in which each is rejected with probability ``power``, too; inf if never.
+        caught: Probability of at least one rejection in a round, after which all are checked.
+        rounds: Expected number of rounds up to and including the first rejection; inf if there is
+            never one.
+        earned: Expected number of poisoned completions that earn a reward in these rounds. In the
+            last round each is rejected with probability ``power``. inf if poison is never rejected.
     """
 
     sent: int
@@ -49,7 +51,7 @@ def checked_of(sent: int, share: float) -> int:
 
 
 def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
-    """The odds for one node, see `Odds`; raises ValueError if an argument is out of range."""
+    """Compute the odds for one node; raises ValueError if an argument is out of range."""
     if not 1 <= sent <= 10**6:
         raise ValueError(f"sent: expected 1 to 1,000,000 completions, got {sent!r}")
     if not 0 <= poisoned <= sent:
@@ -63,12 +65,12 @@ def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
     for drawn, chance in _weights(sent, poisoned, checked):
         missed = (1 - power) ** drawn
         caught += chance * (1 - missed)
-        # A missed round pays all m. A caught one pays those that pass the full check:
-        # (1 - d) m unconditionally, minus its part in missed rounds. Together:
+        # A missed round pays all m poisoned completions. A caught round pays those that pass the
+        # full check: (1 - d) m unconditionally, minus the share from missed rounds. Together:
         earned += chance * (poisoned * (1 - power) + missed * (poisoned - drawn) * power)
     if not caught:
         return Odds(sent, poisoned, checked, power, 0.0, math.inf, math.inf if poisoned else 0.0)
-    # Rounds are alike until the first catch, so sums are the means of one round over its chance.
+    # Rounds are alike until the first catch, so each sum is a round's mean over ``caught``.
     return Odds(sent, poisoned, checked, power, min(caught, 1.0), 1 / caught, earned / caught)
 
 

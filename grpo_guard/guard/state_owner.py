@@ -1,7 +1,7 @@
 """Warn if a guard with other verifiers or options wrote to a state folder.
 
-Evidence is only comparable if the same rules counted it. A folder is meant for several processes
-with the same guard, and for the same guard after a restart.
+Evidence is comparable only if the same rules counted it. A state folder is meant for several
+processes with the same guard, and for the same guard after a restart.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _held = ContextVar[list[tuple[NodeStore, CompletionVerifier]] | None]("held clai
 
 @contextmanager
 def claims_held() -> Iterator[None]:
-    """Delay `claim_state` to the end of this context, and skip it if something raised, so that a
-    guard that is refused writes to no store."""
+    """Delay `claim_state` until the end of this context, and skip it if something raises, so that a
+    guard that is refused never writes to a store."""
     held: list[tuple[NodeStore, CompletionVerifier]] = []
     token = _held.set(held)
     try:
@@ -50,7 +50,7 @@ def claims_held() -> Iterator[None]:
 
 
 def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
-    """Note which guard writes to a lasting store; warn if it was another one before.
+    """Record which guard writes to a lasting store; warn if another guard did so before.
 
     Args:
         store: The guard's store.
@@ -78,9 +78,9 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
 
 
 def _described(verifier: CompletionVerifier) -> Described:
-    """Name -> plain options of each verifier that is not composed of others.
+    """Map the name of each verifier that is not composed of others to its plain options.
 
-    Options that are texts are replaced by digests, since one may be a key.
+    Options that are strings are replaced by digests, since a string may be a key.
     """
     found: Described = {}
     for inner in inner_verifiers(verifier):
@@ -103,15 +103,16 @@ def _options(verifier: CompletionVerifier) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(kind: type) -> set[str]:
-    """The parameters of a verifier's constructor and of those that it passes options on to.
-    Attributes with other names are derived, and may differ between the ranks of one run."""
+    """Names of the parameters of a verifier's constructor, and of the base constructors to which it
+    passes options on. Attributes with other names are derived, and may differ between the ranks of
+    one run."""
     names: set[str] = set()
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
         try:
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-        except (TypeError, ValueError):  # a constructor that is not in Python
+        except (TypeError, ValueError):  # a constructor that is not written in Python
             break
         names |= {p.name for p in parameters}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -120,7 +121,7 @@ def _arguments(kind: type) -> set[str]:
 
 
 def _read(path: Path) -> Described | None:
-    """The verifiers in the note, {} if it is damaged; None if it is missing or not our file."""
+    """The verifiers in the note; {} if the note is damaged, None if it is missing or not ours."""
     try:
         with path.open("rb") as file:
             note = parse_object(file.read(_LARGEST + 1), _LARGEST)

@@ -1,7 +1,7 @@
-"""A file of verdicts that `grpo-guard verify --table` summarises, written while a run trains.
+"""A log of verdicts that is written during training, for `grpo-guard verify --table` to summarise.
 
-A ledger keeps counts and forgets texts. Operators who decide whether a guard should act
-have to see what it would have rejected, so the log keeps an excerpt of each such completion.
+A ledger keeps counts and forgets texts. Operators who decide whether a guard should act have to see
+what the guard would have rejected, so the log keeps an excerpt of each such completion.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from grpo_guard.core.verdict import Finding, Verdict
 
 logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
-"""Size of a log at which writing stops."""
+"""Maximum size of a log in bytes, at which writing stops."""
 SHOWN: Final = 240
-"""Most characters of a text, a prompt or a message in one line."""
+"""Maximum number of characters of a text, a prompt or a message in one line."""
 AROUND: Final = 80
-"""Characters of context before the finding at the start of an excerpt."""
+"""Number of characters of context that an excerpt shows before the finding."""
 MOST_FINDINGS: Final = 8
 
 
@@ -32,17 +32,17 @@ class VerdictLog:
     """Appends verdicts to a file, one JSON object per line.
 
     Each batch has one line that counts acceptances by node:
-    ``{"time", "accepted": [[node, count], ...]}``. Everything else has a line of its own:
-    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``deciding`` (its members
+    ``{"time", "accepted": [[node, count], ...]}``. Every other verdict has a line of its own:
+    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``deciding`` (the members
     that decided), ``p_value``, ``findings`` (``kind`` and ``message``), ``node``, ``round``,
     ``task``, the end of the ``prompt``, and an ``excerpt`` of the text around the first finding.
-    All of it is ASCII, so that nothing a node writes reaches a terminal or begins a line.
+    The file is pure ASCII, so that nothing a node writes can control a terminal or begin a line.
 
-    Several processes may append to one file, each batch in one write. A log that cannot be written
-    does not stop the run: it is reported once.
+    Several processes may append to one file, each batch in one write. A failure to write does not
+    stop the run; it is reported once.
 
     Args:
-        path: The file; it is created with the first batch, and `MOST_BYTES` long at most.
+        path: The file, which is created with the first batch and grows to at most `MOST_BYTES`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -51,7 +51,7 @@ class VerdictLog:
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Append one batch, [n], with its verdicts, [n]; a failure does not raise."""
+        """Append one batch, [n], with its verdicts, [n]; a failure to write does not raise."""
         now = round(time.time(), 3)
         accepted: Counter[str | None] = Counter()
         lines: list[dict[str, Any]] = []

@@ -1,13 +1,13 @@
-"""A language model as a verifier: the contract it gets, how its answer is read, what it costs.
+"""A language model as a verifier: its instructions, how its answer is read, and what it costs.
 
-The error model, before any code:
+The judge follows one error model:
 
 1. Code comes first and can decide alone: screens and length limits run before any call, and no
-   completion can talk them out of it.
-2. If the completion can cause it, it rejects: an answer without a verdict, a refusal, a made-up
-   quotation. If it abstained, the policy would learn to confuse the judge.
-3. If the completion cannot cause it, it abstains: time-outs, rate limits, provider errors and
-   broken replies, an open circuit, a spent budget.
-4. One verdict per completion, in order, whatever happens to the others. Its usage counts every
-   request and token, even if they gave no verdict.
+   completion can talk them out of a rejection.
+2. A failure that the completion can cause leads to a rejection: an answer without a verdict, a
+   refusal, a made-up quotation. If that led to an abstention, the policy would learn to cause it.
+3. A failure that the completion cannot cause leads to an abstention: time-outs, rate limits,
+   provider errors and broken replies, an open circuit, a spent budget.
+4. There is one verdict per completion, in order, whatever happens to the others. Its usage counts
+   every request and token, even those that led to no verdict.
 """

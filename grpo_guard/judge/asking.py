@@ -1,4 +1,4 @@
-"""Ask a backend, with bounds on concurrency, retries, time and money."""
+"""Ask a backend questions, with bounds on concurrency, retries, time and money."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from grpo_guard.judge.errors import (
 )
 from grpo_guard.judge.limits import Limits, Spending
 
-# Statuses with which servers, content filters and firewalls refuse a request because of its
-# content; a wrong set-up gets them too. Some redirect to a page of their own instead.
+# HTTP statuses with which servers, content filters and firewalls refuse a request because of its
+# content, and which a wrong set-up can also cause. Some redirect to a page of their own instead.
 ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
 # Time-out of the neutral question, in seconds.
 NEUTRAL_TIMEOUT = 10.0
-# Number of pieces for a failed batch. Three rounds of this split 512 requests into single ones.
+# Number of pieces into which a failed batch is split. Three rounds split 512 requests into single
+# requests.
 PIECES = 8
 _BACKOFF: Final = tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
-# The deadline left no time to find out.
+# The result if the deadline left no time for the neutral question.
 _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
 
 
@@ -40,7 +41,7 @@ class Answer:
     """The outcome of one question."""
 
     reply: Reply | BackendError  # the model's answer, or the reason for not having one
-    requests: int  # how many were made
+    requests: int  # how many requests were made
     seconds: float  # from the first request to the answer, including waits between requests
 
 
@@ -61,8 +62,8 @@ class Asker:
     def begin(self, neutral: Request) -> None:
         """Start a new batch: a wrong set-up may have been fixed since the last one.
 
-        Whether the provider answers ``neutral``, a question without any untrusted text,
-        distinguishes an outage from a completion that it cannot process.
+        ``neutral`` is a question without any untrusted text. Whether the provider answers it
+        distinguishes an outage from a completion that the provider cannot process.
         """
         self._broken = None
         self._neutral = neutral
@@ -72,8 +73,8 @@ class Asker:
     ) -> list[Answer]:
         """Return one answer per request, in order; never raises.
 
-        No request is made after ``deadline`` on the monotonic clock, or for more than ``attempts``
-        times, >= 1.
+        No request is made after ``deadline`` (on the monotonic clock) or more than ``attempts``
+        times (>= 1).
         """
         return await self._ask_parts(requests, max(1, self._backend.batch_size), deadline, attempts)
 
@@ -110,7 +111,7 @@ class Asker:
             # If no retry was made in time, report the original failure rather than the deadline.
             failure = last or error
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
-                # In pieces, so that one text the engine fails on does not cost the others.
+                # In pieces, so that one text that the engine fails on does not affect the others.
                 size = -(-len(part) // PIECES)
                 rest = await self._ask_parts(part, size, deadline, attempts - made)
                 spent = (time.monotonic() - started) / len(part)
@@ -120,7 +121,7 @@ class Asker:
         return [Answer(reply, made, seconds) for reply in replies]
 
     def _seconds_left(self, deadline: float) -> float:
-        """Return the time limit for a request; raises if none may be made."""
+        """Return the time limit for a request, in seconds; raises if no request may be made."""
         if self._broken is not None:
             raise self._broken  # a wrong key stays wrong: do not try it again
         exhausted = self._spending.exhausted()
@@ -135,22 +136,22 @@ class Asker:
             raise BackendError(
                 "the provider failed repeatedly", cause=Cause.CIRCUIT_OPEN, retry=False
             )
-        # The per-request limit does not fit a batch of hundreds in a local engine.
+        # The per-request limit is too short for a batch of hundreds in a local engine.
         return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)
 
     async def _ask_once(
         self, part: Sequence[Request], seconds: float, deadline: float
     ) -> list[Reply]:
         try:
-            # Needed even if the backend has its own time-outs: a server that sends one byte a
-            # second never runs into those.
+            # Needed even if the backend has its own time-outs: a server that sends one byte per
+            # second never triggers those.
             async with asyncio.timeout(seconds):
                 replies = await self._backend.ask(part, timeout=seconds)
             if len(replies) != len(part):
                 raise BackendError(f"expected {len(part)} replies, got {len(replies)}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # panics of extensions are no Exception
+        except BaseException as error:  # a panic in an extension is not an Exception
             failure = as_backend_error(error, seconds)
             if failure.cause is Cause.TIMEOUT:
                 for request in part:
@@ -189,8 +190,8 @@ class Asker:
     async def _problem_since(self, moment: float, deadline: float) -> BackendError | None:
         """Return why the provider does not answer the neutral question; None if it does.
 
-        An answer from before ``moment`` does not count: an outage may have begun after it, and
-        honest work would be rejected. Returns `_NO_TIME` if the deadline comes first.
+        An answer from before ``moment`` does not count: an outage may have begun since, and honest
+        work would be rejected. Returns `_NO_TIME` if the deadline comes first.
         """
         if self._neutral is None:
             return BackendError("there is no neutral question")
@@ -228,7 +229,7 @@ class Asker:
 
 
 def _pause(state: tenacity.RetryCallState) -> float:
-    """Seconds to wait: the provider's Retry-After if it gave one."""
+    """Seconds to wait before a retry: the provider's Retry-After, or else exponential backoff."""
     error = state.outcome.exception() if state.outcome is not None else None
     wait = getattr(error, "retry_after", None)
     return float(wait) if wait is not None else _BACKOFF(state)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Closed; open after failures in a row; then one probe at a time until one succeeds.
+    """Refuses questions after failures in a row, except for single probes, until a probe succeeds.
 
-    Used from one event loop only, so it has no lock. ``failures`` in a row, >= 1, open it for
-    ``cooldown`` seconds until the next probe; tests replace the clock.
+    Used from one event loop only, so it has no lock. The breaker opens after ``failures`` failures
+    in a row (>= 1), and allows a probe every ``cooldown`` seconds. Tests replace the clock.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class CircuitBreaker:
         self._open_until: float | None = None
 
     def allows(self) -> bool:
-        """Whether a question may be asked now; while open, one probe per cooldown."""
+        """Whether a question may be asked now; an open breaker allows one probe per cooldown."""
         if self._open_until is None:
             return True
         if self._clock() < self._open_until:
@@ -36,7 +36,7 @@ class CircuitBreaker:
 
     @property
     def next_opens(self) -> bool:
-        """Whether one more failure opens it or keeps it open."""
+        """Whether one more failure would open the breaker or keep it open."""
         return self._in_a_row + 1 >= self._needed
 
     def succeeded(self) -> None:

@@ -15,12 +15,12 @@ from grpo_guard.judge.modes import Ruling, VerdictMode
 from grpo_guard.judge.prompt import Window, messages, neutralised, prompt_text
 from grpo_guard.judge.rubric import Rubric
 
-# A shorter excerpt of a completion is worthless.
+# Minimum length of an excerpt of a completion, in characters; a shorter excerpt is worthless.
 _LEAST_SHOWN = 500
-# In UTF-8 bytes. A shorter text fits into any context that the rubric fits into.
+# In UTF-8 bytes. A shorter text fits into any context that is large enough for the rubric.
 _LEAST_BYTES = 1000
-# The judge's own answer is not sent back to it: it may quote the completion, and the model would
-# trust it as its own.
+# Sent in place of the judge's own answer: that may quote the completion, and the model would trust
+# the quotation as its own words.
 _NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 
@@ -47,8 +47,9 @@ class Brief:
         )
 
     def key(self, completion: Completion) -> str:
-        """The cache key: everything that a ruling depends on except the secret. The secret only
-        names the fence and picks the excerpt; with a new one per run nothing would be found."""
+        """The cache key, made from everything that a ruling depends on except the secret. The
+        secret only names the fence and picks the excerpt, and differs between runs: with the secret
+        in the key, no earlier ruling would be found."""
         mode = self.mode
         return cache_key(
             self.model,
@@ -77,7 +78,7 @@ class Case:
 
     @property
     def open(self) -> bool:
-        """Whether there is neither a ruling nor a failure yet."""
+        """Whether the case has neither a ruling nor a failure yet."""
         return self.ruling is None and self.failure is None
 
     def request(self) -> Request:
@@ -137,7 +138,7 @@ class Case:
         if left and shown >= _LEAST_SHOWN:
             self._window = replace(self._window, shown=shown)
             return False
-        # If only the attempts ran out, a shorter excerpt might have been read: not overlong.
+        # If only the attempts ran out, a shorter excerpt might have fitted: that is not overlong.
         if self._fills_the_context(whole=shown >= _LEAST_SHOWN):
             message = f"does not fit into the judge's context: {error}"
             self.ruling = Ruling.none(Cause.OVERLONG, "overlong", message)
@@ -146,8 +147,8 @@ class Case:
         return True
 
     def _fills_the_context(self, *, whole: bool) -> bool:
-        """Whether the completion, ``whole`` or as last shown, fills the context rather than the
-        prompt, which its author did not choose."""
+        """Whether it is the completion, ``whole`` or as last shown, that fills the context, and not
+        the prompt, which the completion's author did not choose."""
         text = self.completion.text if whole else self._window.cut(self.completion.text)[0]
         shown = len(text.encode(errors="replace"))
         other_text = prompt_text(self.completion) + (self.completion.reference or "")

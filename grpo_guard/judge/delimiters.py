@@ -3,13 +3,13 @@
 A server that tokenises ``<|im_start|>`` inside a message as the special token would let a
 completion end its message. Some tokenizers fold look-alikes to ASCII first (NFKC), and to a model
 ``</сompletion>`` with a Cyrillic letter reads like our tag, as do tags with invisible characters
-inside. All of these are found here, and their brackets replaced by harmless ones. Every replacement
-is one character for one, so that offsets stay valid.
+inside. All of these are found here, and their brackets are replaced by harmless ones. Each bracket
+is replaced by a single character, so that offsets stay valid.
 
-New templates bring new tokens, so no list of them is ever complete. Anything that looks like a
-token is treated as one: any name in angle brackets, and one in square brackets that has three
+New templates bring new tokens, so no list of tokens is ever complete. Anything that looks like a
+token is treated as one: any name in angle brackets, and any name in square brackets that has three
 capitals in a row, or an underscore or a digit after three letters. Honest text only loses the shape
-of its brackets. Three tags, in which tasks ask for answers, are kept.
+of its brackets. Three tags in which tasks ask for answers are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STYLED = chain(
     range(0xA7F2, 0xA7F5), range(0x1D2C, 0x1DC0), range(0x2070, 0x20A0), range(0x2100, 0x2150),
     range(0x24B6, 0x24EA), range(0x1D400, 0x1D6A8), range(0x1F110, 0x1F18A), range(0xFF21, 0xFF5B),
 )  # fmt: skip
-# Letters that only look alike.
+# Characters that only look like an ASCII letter.
 _HOMOGLYPHS = {
     "a": "аɑα", "c": "сϲᴄ", "e": "еҽ", "f": "ƒ", "i": "іıɪӏ", "k": "кκ", "l": "ӏ1ǀi|", "m": "мᴍ",
     "n": "ոпɴ", "o": "оοօ0ᴏ", "p": "рρ", "r": "гʀ", "s": "ѕꜱ", "t": "тτᴛ",
@@ -45,10 +45,10 @@ _READ_BACK = str.maketrans({"‹": "<", "›": ">", "⟦": "[", "⟧": "]"})
 
 
 def neutralised(text: str) -> str:
-    """Untrusted text without working delimiters or chat-template tokens.
+    """Return untrusted text without working delimiters or chat-template tokens.
 
-    Keeps the length and takes linear time. Lone surrogates, which no JSON body can hold, become
-    question marks.
+    The length stays the same, and the time is linear. Lone surrogates, which no JSON body can hold,
+    become question marks.
     """
     text = text.encode("utf-8", "replace").decode("utf-8")
     pattern = _ASCII if text.isascii() else _ANY
@@ -61,7 +61,7 @@ def read_back(text: str) -> str:
 
 
 def _letters() -> dict[str, str]:
-    """For each ASCII letter, the characters that look or fold like it, including itself."""
+    """Map each ASCII letter to the characters that look or fold like it, including itself."""
     found = {chr(c): chr(c) for c in range(ord("a"), ord("z") + 1)}
     for character in map(chr, _STYLED):
         folded = unicodedata.normalize("NFKD", character).casefold()

@@ -6,8 +6,8 @@ from grpo_guard.core.verdict import Cause
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """A message from outside, without line breaks and control characters. A server may quote a
-    completion in it, which must not write log lines of its own."""
+    """Return an external message without line breaks and control characters, cut to ``most``
+    characters. A server may quote a completion, which must not write log lines of its own."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
 
 
@@ -18,7 +18,7 @@ class BackendError(Exception):
         cause: The cause of the abstention.
         retry: Whether asking again may help.
         retry_after: Seconds that the provider asks us to wait; None if it does not say.
-        status: HTTP status; None without a response.
+        status: HTTP status; None if there was no response.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class BackendError(Exception):
 
 
 class JudgeSetupError(BackendError):
-    """The judge cannot work as configured: a wrong key, model or address. States the remedy.
+    """The judge cannot work as configured: a wrong key, model or address. The message states the
+    remedy.
 
-    It affects every completion alike, so splitting a batch to find a culprit is pointless.
+    The error affects every completion alike, so splitting a batch to find a culprit is pointless.
     """
 
     engine_wide = True
@@ -50,21 +51,21 @@ class JudgeSetupError(BackendError):
 
 
 class ContextTooLongError(BackendError):
-    """The messages do not fit into the model's context; fewer characters may."""
+    """The messages do not fit into the model's context; shorter messages may."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.UNSUPPORTED, retry=False)
 
 
 class DeclinedError(BackendError):
-    """The provider refuses this request but takes others of the same form, so content is why."""
+    """The provider refuses this request for its content: it accepts others of the same form."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, retry=False, status=status)
 
 
 def may_be_one_of_many(error: BackendError) -> bool:
-    """Whether a smaller batch may succeed."""
+    """Whether a smaller batch may succeed where a batch failed with this error."""
     causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
     return error.cause in causes and not isinstance(error, JudgeSetupError)
 

@@ -10,19 +10,23 @@ from grpo_guard.judge.backends.base import Reply, Request
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one judge.
+    """Limits on the time and money that one judge may use.
 
     Args:
-        deadline: Seconds for one batch, including all retries; cases still open then abstain.
-        request_timeout: Seconds for one request.
-        attempts: Most requests for one completion, including repeated questions.
-        concurrency: Requests in flight; None = the backend's recommendation.
-        max_usd: Most that this object may spend in one process; None = no limit. Needs prices.
-        max_tokens: Most tokens, input and output together, for this object in one process.
-        usd_per_1m_in, usd_per_1m_out: Prices. Without them the cost is unknown, not 0.
+        deadline: Time limit for one batch, in seconds, including all retries; completions without
+            an answer by then lead to abstentions.
+        request_timeout: Time limit for one request, in seconds.
+        attempts: Maximum number of requests for one completion, including repeated questions.
+        concurrency: Maximum number of requests in flight; None for the backend's recommendation.
+        max_usd: Maximum cost in US dollars that one judge may cause in one process; None for no
+            limit. Needs prices.
+        max_tokens: Maximum number of tokens, input and output together, that one judge may use in
+            one process; None for no limit.
+        usd_per_1m_in, usd_per_1m_out: Prices in US dollars per million tokens. Without prices the
+            cost is unknown, not 0.
 
     Raises:
-        ValueError: out of range, or ``max_usd`` without prices.
+        ValueError: a value is out of range, or ``max_usd`` is given without prices.
     """
 
     deadline: float = 300.0
@@ -65,10 +69,11 @@ class Spending:
         self.tokens_out = 0
 
     def add(self, request: Request, reply: Reply | None) -> None:
-        """Count a request; one without a reply in time (None) may cost as much as an answer.
+        """Count a request and its reply. The reply is None if it did not come in time; such a
+        request may cost as much as one with an answer.
 
-        Without a reported usage it is estimated, and rather too high: a limit that counts nothing
-        would not limit anything.
+        If no usage is reported, it is estimated, rather too high than too low: a limit that counts
+        nothing would not limit anything.
         """
         if reply is not None and reply.tokens_in:
             self.tokens_in += reply.tokens_in
@@ -79,7 +84,7 @@ class Spending:
         self.tokens_out += request.max_tokens
 
     def exhausted(self) -> str | None:
-        """Return which limit is reached; None while none is.
+        """Describe the limit that has been reached; None if no limit has been reached.
 
         Checked before each request. Requests in flight are still completed, so the limit can be
         exceeded by the cost of ``concurrency`` requests.

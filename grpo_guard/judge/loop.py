@@ -20,7 +20,7 @@ logger = logging.getLogger("grpo_guard")
 
 # By process id: a forked child finds its parent's entry, but not the thread.
 _loops: dict[int, LoopThread] = {}
-# Kept alive, so that no destructor closes sockets that the parent still uses.
+# Inherited loops, kept alive so that no destructor closes sockets that the parent still uses.
 _inherited: list[LoopThread] = []
 
 
@@ -45,7 +45,7 @@ class LoopThread:
 
     @property
     def usable(self) -> bool:
-        """Whether the loop can run in this process. After a fork, its thread is missing."""
+        """Whether the loop can run in this process; after a fork, its thread is missing."""
         return self._thread is None or self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -66,7 +66,7 @@ class LoopThread:
 
 
 def background_loop() -> LoopThread:
-    """The loop of this process, created on first use."""
+    """The event loop of this process, created on first use."""
     # setdefault is atomic; a lock could be inherited in its locked state by a forked child.
     loop = _loops.setdefault(os.getpid(), LoopThread())
     if not loop.usable:  # an ancestor had the same process id
@@ -76,7 +76,7 @@ def background_loop() -> LoopThread:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop forever: a SystemExit in one task must not leave all others waiting."""
+    """Run a loop until it is closed: a SystemExit in one task must not leave all others waiting."""
     while not loop.is_closed():
         try:
             loop.run_forever()

@@ -1,9 +1,9 @@
 """Verdict modes: how a judge gives its verdict, and how its answer is read.
 
-There are three. `LogitMode` asks for one token and reads the probabilities of yes and no: there is
-nothing to misparse, and probability on other tokens reveals confusion. `JsonMode` is for servers
-without log-probabilities, and makes the model commit to its own answer before it judges. `CotMode`
-is the paper's: criticism, then a decision.
+There are three modes. `LogitMode` asks for one token and reads the probabilities of yes and no:
+there is nothing to misparse, and probability on other tokens reveals confusion. `JsonMode` is for
+servers without log-probabilities, and makes the model commit to its own answer before it judges.
+`CotMode` is the paper's mode: criticism, then a decision.
 
 No answer is salvaged. If a verdict has to be searched for, the completion may have planted it.
 """
@@ -28,12 +28,12 @@ from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
 
 _MOST_REASON = 1_000
-"""Characters of a judge's criticism that a verdict keeps."""
+"""Maximum number of characters of a judge's criticism that a verdict keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The result of reading an answer."""
+    """The result of reading a judge's answer."""
 
     passed: bool | None  # None: the judge could not decide (``unsure``)
     cause: Cause = Cause.JUDGED  # MALFORMED or REFUSED if there is no verdict
@@ -42,7 +42,7 @@ class Ruling:
 
     @classmethod
     def none(cls, cause: Cause, kind: str, message: str) -> Ruling:
-        """A ruling without a verdict, with the reason, which the completion may have caused."""
+        """Create a ruling without a verdict, for a reason that the completion may have caused."""
         return cls(None, cause, finding=Finding(kind, message))
 
 
@@ -50,12 +50,12 @@ class VerdictMode(ABC):
     """One way of asking for a verdict.
 
     Attributes:
-        name: Name in configurations and the cache.
+        name: Name of the mode in configurations and the cache.
         instructions: Text that replaces ``{verdict}`` in the rubric.
-        reminder: What to send after an answer without a verdict; None = do not ask again.
-        max_tokens: Longest answer.
-        top_logprobs: Number of candidates needed for the first token; 0 = none.
-        json_schema: Schema of the answer; None = free text.
+        reminder: Message to send after an answer without a verdict; None if nothing is sent.
+        max_tokens: Maximum length of the answer, in tokens.
+        top_logprobs: Number of candidates needed for the first token; 0 if none are needed.
+        json_schema: JSON schema of the answer; None for free text.
     """
 
     name: str
@@ -76,15 +76,17 @@ class VerdictMode(ABC):
 
 
 class LogitMode(VerdictMode):
-    """One token, yes or no, and their probabilities.
+    """Asks for one token, yes or no, and reads the probabilities of both.
 
-    ``p_yes = yes / (yes + no)`` over all spellings with and without space and capitals. If less
-    than half of the probability is on the two, the judge is answering something other than our
-    question. That is malformed, since the completion's author can cause it.
+    ``p_yes = yes / (yes + no)``, where each is summed over all spellings with and without a space
+    and capitals. If yes and no together have less probability than ``least_mass``, the judge is
+    answering something other than our question. Such an answer counts as malformed, since the
+    completion's author can cause it.
 
     Args:
-        threshold: Smallest ``p_yes`` to accept, in (0, 1); `grpo-guard calibrate` measures one.
-        least_mass: Probability that yes and no must have together, in [0, 1].
+        threshold: Minimum ``p_yes`` to accept, in (0, 1); measure it with
+            ``grpo-guard judge calibrate``.
+        least_mass: Minimum probability of yes and no together, in [0, 1].
     """
 
     name = "logit"
@@ -127,10 +129,10 @@ def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
     """Check log-probabilities for values that only a faulty server, not a completion, can cause.
 
     Raises:
-        JudgeSetupError: one is above 0 or NaN, or the probabilities sum to more than 1.
+        JudgeSetupError: a value is above 0 or NaN, or the probabilities sum to more than 1.
     """
     logprobs = [logprob for _, logprob in candidates]
-    # NaN fails every comparison. Rounding can lift a certain token's slightly above 0.
+    # NaN fails every comparison. Rounding can lift the value of a certain token slightly above 0.
     possible = all(logprob <= 1e-6 for logprob in logprobs)
     if not possible or math.fsum(map(math.exp, logprobs)) > 1.01:
         raise JudgeSetupError(
@@ -140,7 +142,7 @@ def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
 
 
 def mass_of(candidates: tuple[tuple[str, float], ...], word: str) -> float:
-    """Probability of a word over its spellings, ignoring tokenizers' marks for a space."""
+    """Total probability of a word over its spellings, ignoring tokenizers' marks for a space."""
     total = 0.0
     for text, logprob in candidates:
         # lower() keeps other alphabets apart; casefold() would take a look-alike for the word.
@@ -150,7 +152,7 @@ def mass_of(candidates: tuple[tuple[str, float], ...], word: str) -> float:
 
 
 class _JsonVerdict(BaseModel):
-    """Field order matters: the model gives its own answer before the candidate's can bias it."""
+    """Field order matters: the model states its own answer before the completion's can bias it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -161,10 +163,10 @@ class _JsonVerdict(BaseModel):
 
 
 class JsonMode(VerdictMode):
-    """A JSON object: own answer, a quotation as evidence, verdict, confidence.
+    """Asks for a JSON object: the judge's own answer, a quotation as evidence, verdict, confidence.
 
     Args:
-        max_tokens: Longest answer; a longer one counts as malformed.
+        max_tokens: Maximum length of the answer, in tokens; a longer answer counts as malformed.
     """
 
     name = "json"
@@ -211,7 +213,7 @@ class JsonMode(VerdictMode):
 
 
 def _repeats_a_field(text: str) -> bool:
-    """Whether a flat JSON object names a field twice; otherwise the last would silently win."""
+    """Whether a flat JSON object names a field twice; the last one would silently win."""
     pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
     return len({name for name, _ in pairs}) < len(pairs)
 
@@ -221,10 +223,11 @@ def _squeezed(text: str) -> str:
 
 
 class CotMode(VerdictMode):
-    """The paper's form: criticism in free text, then one last line with the decision.
+    """Asks, as in the paper, for criticism in free text, then one last line with the decision.
 
     Args:
-        max_tokens: Longest answer; one that is cut off counts as malformed.
+        max_tokens: Maximum length of the answer, in tokens; an answer that is cut off counts as
+            malformed.
     """
 
     name = "cot"
@@ -259,7 +262,7 @@ def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictM
     """Return a mode by its name, with default settings; a mode object is returned as it is.
 
     Raises:
-        ValueError: an unknown name, or a threshold with another mode than ``"logit"``.
+        ValueError: the name is unknown, or a threshold is given for a mode other than ``"logit"``.
     """
     if threshold is not None:
         if mode != "logit":

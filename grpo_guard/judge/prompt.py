@@ -2,9 +2,8 @@
 
 The contract is the system message and comes first; the completion comes last. Prompt, reference and
 completion are each enclosed in tags whose id is a keyed hash of all three. Authors cannot know the
-id, so no text can close its fence and continue as if it were ours. The same question still gets
-the same id, so that a server's prompt cache can reuse it. Rulings are cached by content, without
-the id.
+id, so no text can close its fence and continue as if it were ours. The same question still gets the
+same id, so that a server's prompt cache works. Rulings are cached by content, without the id.
 """
 
 from __future__ import annotations
@@ -34,14 +33,16 @@ __all__ = ["MARK", "Window", "fence", "messages", "neutralised", "prompt_text"]
 class Window:
     """How much of a completion the judge sees.
 
-    The rest is accepted unread, so a long completion is a place to hide: among n characters, a
-    phrase in the middle is seen with probability ``shown / (2 * n - shown)``. Set ``limit`` to what
-    honest completions of your task need; ``limit=shown`` leaves nothing unread.
+    The rest is accepted unread, so a long completion is a place to hide: in a completion of n
+    characters, a phrase in the middle is seen with probability ``shown / (2 * n - shown)``. Set
+    ``limit`` to what honest completions of your task need; ``limit=shown`` leaves nothing unread.
 
     Args:
-        shown: Characters to show. A longer completion is cut to its head and tail, a quarter each,
-            and for the other half a place in between that its author cannot predict.
-        limit: A completion of more characters is rejected as overlong, unread.
+        shown: Number of characters to show. From a longer completion, a quarter of these are taken
+            from the head, a quarter from the tail, and half from a place in between that its author
+            cannot predict.
+        limit: Maximum length of a completion, in characters; a longer completion is rejected as
+            overlong, unread.
     """
 
     shown: int = 16_000
@@ -60,8 +61,8 @@ class Window:
 
         Args:
             text: The whole text.
-            secret: Chooses the middle excerpt; None = only head and tail, half each.
-            mark: Put into the notes about omissions, so that a text cannot imitate them.
+            secret: Key that chooses the middle excerpt; None for only head and tail, half each.
+            mark: Text to put into the notes about omissions, so that nobody can imitate the notes.
         """
         left_out = len(text) - self.shown
         if left_out <= 0:
@@ -83,8 +84,8 @@ class Window:
 def _excerpt(start: int, end: int, length: int, secret: bytes, text: str) -> list[tuple[int, int]]:
     """Pick half-open spans with ``length`` characters in total from [start, end).
 
-    They wrap around: a span that runs over the end continues at the start. Each character is
-    therefore shown with the same probability, and no place next to head or tail is safe.
+    The spans wrap around: a span that runs over the end continues at the start. Each character is
+    therefore shown with the same probability, and no place next to head or tail is safe to hide in.
     """
     number = hmac.new(secret, b"window" + text.encode(errors="surrogatepass"), hashlib.sha256)
     at = start + int.from_bytes(number.digest()[:8]) % (end - start)
@@ -107,8 +108,8 @@ def messages(
         rubric, window: The texts to fill, and how much of the completion to show.
         verdict: The verdict mode's instructions.
         completion: The completion to judge; its prompt and reference are not trusted either.
-        secret: Key of the fence's id; constant during a run, unknown to the nodes.
-        datamark: Mark the completion's spaces (spotlighting, arXiv 2403.14720).
+        secret: Key of the fence's id; constant during a run, and unknown to the nodes.
+        datamark: Whether to mark the completion's spaces (spotlighting, arXiv 2403.14720).
     """
     prompt, reference = prompt_text(completion), completion.reference
     name = fence(secret, prompt, reference or "", completion.text)
@@ -116,7 +117,7 @@ def messages(
     values = {
         "prompt": neutralised(window.cut(prompt)[0]),
         "reference": None if reference is None else neutralised(window.cut(reference)[0]),
-        "completion": neutralised(shown),  # after the cut, whose seams could make a delimiter
+        "completion": neutralised(shown),  # after the cut, whose seams could form a delimiter
         "fence": name,
     }
     if datamark:
@@ -127,8 +128,8 @@ def messages(
 
 
 def fence(secret: bytes, *texts: str) -> str:
-    """Return 16 hexadecimal digits that cannot be predicted without the secret and occur in none
-    of the texts, so that a tag with them must be ours."""
+    """Return an id of 16 hexadecimal digits that cannot be predicted without the secret and occurs
+    in none of the texts, so that a tag with this id must be ours."""
     content = "".join(f"{len(text)}:{text}" for text in texts).encode(errors="surrogatepass")
     while True:
         digest = hmac.new(secret, content, hashlib.sha256)

@@ -1,7 +1,7 @@
-"""Which reference answers a judge may see.
+"""Decide which reference answers a judge may see.
 
-A judge takes a reference for the truth. The sender of a question with its answer could have right
-work rejected with a false reference, or use it to address the judge.
+A judge takes a reference for the truth. Whoever sends a question together with its answer could use
+a false reference to have correct work rejected, or to address the judge.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ UNUSED: Final = "reference_not_used"
 def with_own_references(
     batch: Sequence[Completion], screens: CompletionVerifier | None
 ) -> tuple[list[Completion], list[Finding | None]]:
-    """Remove the references that a judge must not see; return the completions, and for each a note
-    if its reference was removed, else None.
+    """Remove the references that a judge must not see. Return the completions, and for each a note
+    if its reference was removed, otherwise None.
 
-    A reference that the screens reject, or fail on, is not used: its sender may control it,
-    whatever the exchange claims.
+    A reference that the screens reject or fail on is not used: its sender may control it, whatever
+    the exchange claims.
     """
     shown, notes = list(batch), list[Finding | None]([None] * len(batch))
     trusted: dict[tuple[str, str], list[int]] = {}

@@ -1,6 +1,6 @@
 """Rubrics: the instructions for a judge, as versioned text files that anyone can replace.
 
-A rubric file has a header, and two parts::
+A rubric file has a header and two parts::
 
     name: math
     version: 1
@@ -16,10 +16,11 @@ A rubric file has a header, and two parts::
     </completion id="{fence}">
 
 ``{verdict}`` becomes the verdict mode's own instructions. ``{fence}`` is an id that no author can
-know: put it into the opening and the closing tag around each of the three texts. All three are
-untrusted, and without the id a tag inside one of them closes nothing. A line of the user part with
-``{reference}`` is dropped if there is no reference. The system part must not contain anything from
-a completion, so that it is the same for all and the server's prefix cache keeps it.
+know: put it into the opening and the closing tag around prompt, reference and completion. All three
+are untrusted, and a tag without the id inside one of them closes nothing. A line of the user part
+with ``{reference}`` is dropped if there is no reference. The system part must not contain anything
+from a completion, so that it is the same for all completions and the server's prefix cache keeps
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PLACEHOLDER = re.compile(r"\{(verdict|prompt|reference|completion|fence)\}")
 
 
 class RubricError(ValueError):
-    """A rubric file is malformed; the message names the file, what was expected and what it has."""
+    """A rubric is malformed; the message names the file, what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,14 @@ class Rubric:
     """The texts of a judge's messages, with placeholders for the case.
 
     Args:
-        name: Name for reports.
+        name: Name of the rubric, for reports.
         version: Version of the text, for reports.
-        system: The contract; may contain ``{verdict}``.
-        user: The case; contains ``{completion}`` once, after all other placeholders.
+        system: The system message, which is the contract; may contain ``{verdict}``.
+        user: The user message, which is the case; contains ``{completion}`` once, after all other
+            placeholders.
 
     Raises:
-        RubricError: a placeholder is missing, or in a place where it must not be.
+        RubricError: a placeholder is missing, or is where it must not be.
     """
 
     name: str
@@ -80,10 +82,10 @@ class Rubric:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Rubric:
-        """Load a bundled rubric by its name, or any file.
+        """Load a bundled rubric by its name, or any rubric file by its path.
 
         Raises:
-            RubricError: it does not exist, or is malformed.
+            RubricError: the rubric does not exist or is malformed.
         """
         path = Path(name_or_path)
         if not path.suffix and path.name == str(name_or_path):

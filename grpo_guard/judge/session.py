@@ -20,8 +20,8 @@ from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling
 
 logger = logging.getLogger("grpo_guard")
-# Cases in progress per request in flight: those between two requests wait without holding one.
-# All other cases hold neither a task nor a prompt, however many there are.
+# Number of cases in progress per request in flight, since some cases are between two requests. All
+# other cases hold neither a task nor a prompt, however many there are.
 AT_WORK = 8
 _NEUTRAL = Completion("What is 1 + 1?", "1 + 1 = 2", reference="2")
 # Seconds for which a verdict on the neutral question vouches for the judge. Without this, an author
@@ -31,7 +31,7 @@ VOUCHED = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What the cases of a batch share: the neutral question, and the deadline for asking."""
+    """State shared by the cases of a batch: the neutral question, and the deadline for asking."""
 
     neutral: Case
     deadline: float
@@ -39,7 +39,7 @@ class _Batch:
 
 
 class Session:
-    """Counts, the state of the limits, and the cache's connection, on one event loop.
+    """A judge's counts, the state of its limits, and its cache connection, on one event loop.
 
     Time limits apply per batch, money limits to all batches together.
     """
@@ -54,7 +54,8 @@ class Session:
         self._vouched_at: float | None = None
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
-        """Find a ruling or a failure for each case, by cache key; they share brief and secret."""
+        """Find a ruling or a failure for each of these cases, which are given by cache key and
+        share ``brief`` and ``secret``."""
         known: dict[str, Ruling] = {}
         if self._cache is not None:
             async with self._cache_lock:
@@ -83,12 +84,12 @@ class Session:
             logger.error("judge: %s", found)
 
     async def _ready(self, neutral: Request) -> float:
-        """Check that the model is available, until one check succeeds. Otherwise every completion
-        of a batch would find out by itself that the key is wrong.
+        """Check that the model is available, unless an earlier check succeeded. Otherwise every
+        completion of a batch would find out by itself that the key is wrong.
 
         Returns:
-            The batch's deadline. For a local model it starts after loading, which happens once
-            and takes as long as it takes.
+            The batch's deadline. For a local model the time counts from after loading, which
+            happens once and may take any time.
         """
         self._asker.begin(neutral)
         seconds = self._limits.deadline
@@ -106,7 +107,7 @@ class Session:
             await self._close(cases, batch.deadline)
             await self._recheck_rejections(cases, batch)
             return
-        # One at a time per worker: no case waits for another's second question.
+        # Each worker settles one case at a time: no case waits for another's second question.
         left = iter(cases)
         flying = self._limits.concurrency or self._backend.concurrency
 
@@ -122,7 +123,7 @@ class Session:
                 workers.create_task(work())
 
     async def _close(self, cases: Sequence[Case], deadline: float) -> None:
-        """Ask until each case is closed, at the latest when its attempts are used up."""
+        """Ask until every case is closed, which happens at the latest when its attempts run out."""
         pending, limits = cases, self._limits
         while pending:
             made = max(case.usage.requests for case in pending)
@@ -136,10 +137,10 @@ class Session:
 
     async def _recheck_rejections(self, cases: Sequence[Case], batch: _Batch) -> None:
         """Turn rejections for a missing verdict into abstentions if the neutral question gets no
-        verdict either: then the judge's form of answering is the reason, not the completion.
+        verdict either: then the judge's way of answering is the reason, not the completion.
 
         A verdict on another completion would not prove that the judge works: a text could contain
-        an answer for a weak judge to repeat, and so have all others rejected.
+        an answer for a weak judge to repeat, and so have all other completions rejected.
         """
         for case in cases:
             ruling = case.ruling

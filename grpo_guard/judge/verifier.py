@@ -34,27 +34,30 @@ _inherited: list[object] = []
 class JudgeVerifier(CompletionVerifier):
     """Asks a language model whether a completion may earn its reward.
 
-    Screens and the length limit decide first. The rest is asked in parallel, with retries, within
-    ``limits``; see the package's docstring for what rejects and what abstains. The judge only sees
-    the task's own references, not those that came with an untrusted question or fail a screen.
+    Screens and the length limit decide first. The judge is asked about the other completions in
+    parallel, with retries, within ``limits``; see the package's docstring for what rejects and what
+    abstains. The judge only sees the task's own references, not those that came with an untrusted
+    question or fail a screen.
 
     Args:
-        backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
-            ``"shipped"`` or None = the shipped judge, with its own rubric, threshold and window. It
-            needs no key and no server, but rejects everything except the bundled task.
-        rubric: ``"math"``, ``"code"``, a file's path, or a `Rubric`; None = ``"math"``.
-        mode: ``"logit"`` (needs log-probabilities), ``"json"``, ``"cot"``, or a mode with settings.
-        threshold: Smallest ``p_yes`` that ``"logit"`` accepts; measure it with
+        backend: The model, or a mapping ``{"type": "openai", "base_url": ..., "model": ...}``.
+            ``"shipped"`` or None for the shipped judge, with its own rubric, threshold and window,
+            which needs no key and no server, but rejects everything except the bundled task.
+        rubric: Instructions for the judge: ``"math"``, ``"code"``, a file's path, or a `Rubric`. If
+            None, ``"math"``, or the shipped judge's own rubric.
+        mode: How the judge gives its verdict: ``"logit"`` (needs log-probabilities), ``"json"``,
+            ``"cot"``, or a `VerdictMode` with settings.
+        threshold: Minimum ``p_yes`` that ``"logit"`` accepts; measure it with
             ``grpo-guard judge calibrate``.
-        screens: Verifier to run on completions and references before any call; None = nothing,
+        screens: Verifier to run on completions and references before any call; None for no screens,
             which exposes the judge to every text.
         window: How much of a completion the judge sees, and the length limit.
-        datamark: Mark the spaces of the completion, so that it reads as data.
+        datamark: Whether to mark the spaces of the completion, so that it reads as data.
         on_unsure: Outcome if the judge cannot decide. The author may be the reason, so the
             default is to reject.
-        cache: File of cached rulings; None = ask every time.
+        cache: File of cached rulings; None to ask every time.
         limits: Limits on time, attempts and money, also as a mapping.
-        secret: Key of the fences' ids; None = a random one that nobody knows.
+        secret: Key of the fences' ids; None for a random key that nobody knows.
 
     Raises:
         ValueError: an argument is out of range.
@@ -118,8 +121,8 @@ class JudgeVerifier(CompletionVerifier):
         return background_loop().run(self._judge(batch))
 
     def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
-        """Return the judge's probabilities of accepting, in order, for calibration; None if it gave
-        none. Screens run here too."""
+        """Return the judge's probability of accepting each completion, in order, for calibration;
+        None if the judge gave none. Screens run here too."""
         shown, _ = with_own_references(batch, self.screens)
         cases = background_loop().run(self._settled(shown))[1]
         rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]
@@ -129,7 +132,7 @@ class JudgeVerifier(CompletionVerifier):
         """Check that the model can be asked at all.
 
         Raises:
-            JudgeSetupError: it cannot; the message states the remedy.
+            JudgeSetupError: the model cannot be asked; the message states the remedy.
         """
         background_loop().run(self.backend.check())
 
@@ -144,7 +147,7 @@ class JudgeVerifier(CompletionVerifier):
                 verdicts.append(first)
                 continue
             key, case = cases[i]
-            # For a repeated text the price was paid once.
+            # The price of a repeated text was paid only once.
             usage = Usage(cache_hits=1) if key in paid else case.usage
             paid.add(key)
             verdict = self._verdict(case, usage)
@@ -157,7 +160,7 @@ class JudgeVerifier(CompletionVerifier):
     async def _settled(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """Return the verdict of code for each completion, and settled cases for those left open."""
+        """Return code's verdict on each completion, or None, and settled cases for the model's."""
         screened, cases = await asyncio.to_thread(self._before, batch)
         if cases:
             session = self._in_this_loop()
@@ -167,7 +170,8 @@ class JudgeVerifier(CompletionVerifier):
     def _before(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """Decide what needs no model, and make cases for the rest, one per distinct text."""
+        """Decide on completions that need no model, and make cases for the rest, one per distinct
+        text."""
         verdicts: list[Verdict | None] = [None] * len(batch)
         for i, completion in enumerate(batch):
             if len(completion.text) > self.window.limit:
@@ -190,7 +194,7 @@ class JudgeVerifier(CompletionVerifier):
         return verdicts, cases
 
     def _screened(self, verdict: Verdict) -> Verdict | None:
-        """Translate a screen's verdict into the judge's; None = the screens do not object."""
+        """Translate the screens' verdict into the judge's; None if the screens do not object."""
         if verdict.rejected:
             return reject(self.name, Cause.SCREENED, findings=verdict.findings, members=(verdict,))
         if verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE:
@@ -221,7 +225,7 @@ class JudgeVerifier(CompletionVerifier):
         return Brief(self.rubric, self.mode, self.window, self.datamark, self.backend.identity)
 
     def _in_this_loop(self) -> Session:
-        """The session of the running loop; one from a fork or a closed loop cannot be used."""
+        """The session of the running event loop; a session of another loop cannot be used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session[0] is not loop:
             if self._session is not None:

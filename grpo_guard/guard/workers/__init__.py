@@ -1,1 +1,1 @@
-"""Verifiers that read each text alone, in several processes."""
+"""Run verifiers that read each text on its own, in several processes."""

@@ -1,4 +1,4 @@
-"""`Call`: one call of a guard, whose texts are read elsewhere or have been read before."""
+"""`Call`: one call of a guard whose texts are read in other processes or have been read before."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Readers(Protocol):
-    """`Workers`, as far as a call needs them."""
+    """The part of `Workers` that a call needs."""
 
     @property
     def count(self) -> int:
-        """How many processes there are."""
+        """Number of worker processes."""
 
     def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
-        """What of a verifier reads each text alone, as the verifier is now."""
+        """The parts of a verifier that read each text on its own, as the verifier is now."""
 
     def worth(self, batch: Sequence[Completion]) -> bool:
-        """Whether to have a batch read in processes."""
+        """Whether a batch should be read in worker processes."""
 
     def read(self, group: Group, batch: Sequence[Completion]) -> list[Reading] | None:
-        """A reading for each completion; None = they are to be read in this process."""
+        """Return a reading for each completion, or None if this process has to read them."""
 
 
 class Call:
     """The sources of readings during one call of a guard (a `supervise.Elsewhere`): worker
-    processes, if they may read, and the readings that were made early, before the call."""
+    processes, if these may be used, and early readings that were made before the call."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class Call:
         self._processes, self._early = processes, early
         self._lock = threading.Lock()
         self._places: dict[int, tuple[Group, int]] | None = None
-        self._whole: Group | None = None  # the one that is shown whole batches
+        self._whole: Group | None = None  # the group that is shown whole batches
         self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}
         self._asked: dict[int, Completion] = {}
         self._found_early = 0
         self.workers = 0
-        """Processes that have read something."""
+        """Number of processes that have read something."""
 
     @property
     def early_rate(self) -> float:
-        """The share of the completions that had been read before."""
+        """The share of the completions that had been read before the call."""
         return self._found_early / max(1, len(self._asked))
 
     def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-        """See `supervise.Elsewhere`. The first verifier of a group has the texts read for all."""
+        """See `supervise.Elsewhere`. A group's first verifier has the texts read for the group."""
         if self._places is None:
             if self._early is None and not self._workers.worth(batch):
                 return None
@@ -95,7 +95,7 @@ class Call:
         table: dict[int, tuple[Completion, Reading]],
         batch: Sequence[Completion],
     ) -> None:
-        """Add to a group's table what had been read of completions that it is asked about first."""
+        """Add early readings to a group's table, for completions that are new to this call."""
         if self._early is None:
             return
         new = [c for c in batch if id(c) not in self._asked]
@@ -112,8 +112,10 @@ def _with_the_rest(
     table: dict[int, tuple[Completion, Reading]],
     column: int,
 ) -> list[Verdict] | None:
-    """The verdicts in a table, and of the rest those found in this process. None = the whole batch
-    is to be read here: how many failures make an outage depends on how many texts are no failure.
+    """Combine the verdicts in a table with those found in this process on the other completions.
+
+    Returns None if this process has to read the whole batch: how many failures make an outage
+    depends on how many texts do not fail.
     """
     left = [c for c in batch if id(c) not in table]
     if len(left) == len(batch):

@@ -1,4 +1,4 @@
-"""`EarlyReadings`: texts that are read as they arrive, before the rest of their batch is there."""
+"""`EarlyReadings`: reads texts as they arrive, before the rest of their batch is there."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("grpo_guard")
 
 MOST_WAITING: Final = 1_024
-"""Texts that wait to be read. Further ones are read with their batch."""
+"""Maximum number of texts that wait to be read. Further texts are read with their batch."""
 MOST_CHARACTERS: Final = 8_000_000
-"""Characters of the texts and prompts that wait."""
+"""Maximum number of characters in the waiting texts and their prompts."""
 LONGEST: Final = 500_000
-"""Characters of a text with its prompt. A longer one is read with its batch: the caller, which may
-be an event loop, would wait for its digest."""
+"""Maximum length of a text with its prompt, in characters. A longer text is read with its batch:
+the caller, which may be an event loop, would have to wait for its digest."""
 MOST_KEPT: Final = 8_192
-"""Readings that wait for their batch; the oldest makes room."""
+"""Maximum number of readings that wait for their batch; beyond it the oldest is dropped."""
 MOST_CHARACTERS_KEPT: Final = 32_000_000
-"""Characters of the texts and prompts that these readings are of; the oldest makes room. A reading
-takes up to two bytes a character."""
+"""Maximum number of characters in the texts and prompts of these readings; beyond it the oldest
+reading is dropped. A reading takes up to two bytes per character."""
 MOST_FAILED: Final = 3
-"""Texts that fail before no more are read until the next batch."""
+"""Number of failed texts after which no more are read until the next batch."""
 MOST_PARTS: Final = 100_000
-"""Strings, numbers and containers of a completion's prompt and metadata."""
+"""Maximum number of strings, numbers and containers in a completion's prompt and metadata."""
 PATIENCE: Final = 1.0
-"""Seconds that a batch waits for those of its texts that are being read when it comes."""
+"""Maximum number of seconds that a batch waits for texts that are being read when it arrives."""
 _A_WORKER: Final = 4
-# Abstentions that are a verifier's judgement of the text. All others are failures.
+# Causes of abstentions that are a verifier's judgement of the text. All others are failures.
 _JUDGED: Final = frozenset({Cause.UNSUPPORTED, Cause.UNINFORMATIVE, Cause.NOT_APPLICABLE})
 
 
@@ -59,22 +59,22 @@ class _Text:
 
 
 class EarlyReadings:
-    """Reads completions one after the other in the background, and keeps what it finds.
+    """Reads completions in the background as they arrive, and keeps the readings.
 
-    A batch takes the readings of its own completions in place of reading them. A reading is known
-    by a digest of the readers and of everything that is shown to them, so what a sender claims
-    about a completion cannot make it another's. A failure is not kept: the batch reads that text
+    A batch takes the readings of its own completions in place of reading them. A reading is
+    identified by a digest of the readers and of everything that is shown to them, so no claim of a
+    sender can assign it to another completion. Failures are not kept: the batch reads those texts
     again, under its own supervision.
 
-    A thread does it, which ends when nothing waits: by itself, or with worker processes. While a
-    batch is being read it begins nothing, so that early texts delay no batch.
+    A background thread reads the texts, alone or with worker processes, and ends when nothing is
+    waiting. It starts no text while a batch is being read, so that early texts delay no batch.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: OrderedDict[bytes, _Text] = OrderedDict()
         self._reading: dict[bytes, _Text] = {}
-        self._kept: OrderedDict[bytes, tuple[Reading, int]] = OrderedDict()  # with its characters
+        self._kept: OrderedDict[bytes, tuple[Reading, int]] = OrderedDict()  # reading, characters
         self._characters = self._characters_kept = 0
         self._is_running = False
         self._batches = 0
@@ -84,8 +84,8 @@ class EarlyReadings:
         self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
 
     def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
-        """Queue completions for a group to read, as far as there is room, in a pool or in this
-        object's thread; returns at once."""
+        """Queue completions for a group to read, as far as there is room, in a pool or, if that is
+        None, in this object's thread. Returns at once."""
         for completion in batch:
             text = _shown(group, completion)
             key = None if text is None else _digest(text)
@@ -111,7 +111,7 @@ class EarlyReadings:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """While a batch is read, begin no other text."""
+        """Context in which a batch is read, during which no early text is started."""
         with self._changed:
             self._batches += 1
         try:
@@ -123,8 +123,8 @@ class EarlyReadings:
                 self._changed.notify_all()
 
     def take(self, group: Group, batch: Sequence[Completion]) -> dict[int, Reading]:
-        """The readings of some of a batch's completions, by their index. Waits for those that are
-        being read, `PATIENCE` seconds at most; the others are not read early any more."""
+        """Return the readings that there are for completions of a batch, by index. Waits at most
+        `PATIENCE` seconds for readings in progress; the other texts are no longer read early."""
         texts = [_shown(group, completion) for completion in batch]
         keys = [None if text is None else _digest(text) for text in texts]
         mine = {key for key in keys if key is not None}
@@ -140,7 +140,7 @@ class EarlyReadings:
         return {i: found[key] for i, key in enumerate(keys) if key is not None and key in found}
 
     def clear(self) -> None:
-        """Forget everything, read or not."""
+        """Forget all texts, whether they have been read or not."""
         with self._changed:
             self._waiting.clear()
             self._kept.clear()
@@ -169,7 +169,7 @@ class EarlyReadings:
                     self._put(list(texts), found)
 
     def _next(self) -> Mapping[bytes, _Text]:
-        """What to read next, of one group; empty if nothing waits: then the thread ends."""
+        """The texts to read next, all for one group; empty, to end the thread, if none waits."""
         with self._changed:
             while self._batches and self._waiting:
                 self._changed.wait()
@@ -195,7 +195,7 @@ class EarlyReadings:
             pool.submit(ticket, balanced([weight(one) for one in batch], len(batch)))
             return [ticket.answer(i) for i in range(len(batch))]
         if self._readers is None or self._readers[0] is not group:
-            # Copies, as in a worker: the batch may call the verifiers themselves meanwhile.
+            # Copies, as in a worker: a batch may call the original verifiers in the meantime.
             source: ReadTexts = pickle.loads(group.source)
             self._readers = group, source.readers
         with running(None):
@@ -220,7 +220,8 @@ class EarlyReadings:
 
 
 class _OneTry(Ticket):
-    """Nothing of a lost part is tried again: its batch will. No batch waits for it."""
+    """A ticket whose lost parts are not retried, because their batch will read them. No batch waits
+    for such a ticket."""
 
     gives_way = True
 
@@ -229,14 +230,15 @@ class _OneTry(Ticket):
 
 
 def is_failure(verdict: Verdict) -> bool:
-    """Whether an abstention in it is no judgement of the text, so that another try may differ."""
+    """Whether a verdict contains an abstention that is no judgement of the text, so that a second
+    try may differ."""
     own = verdict.abstained and verdict.cause not in _JUDGED
     return own or any(map(is_failure, verdict.members))
 
 
 def _shown(group: Group, completion: Completion) -> _Text | None:
-    """What the readers see of a completion, as a copy; None if that holds anything but text,
-    numbers and their containers, since an object may change until its batch comes."""
+    """Copy what the readers see of a completion; None if it is too long or holds anything but text,
+    numbers and their containers, since other objects may change before the batch arrives."""
     characters = len(completion.text) + len(completion.prompt_text)
     if characters > LONGEST:
         return None
@@ -266,7 +268,8 @@ def _copy(value: Any, room: list[int]) -> Any:
 
 
 def _digest(text: _Text) -> bytes | None:
-    """The readers and every field that they see. ``repr`` tells 1 from 1.0, True and "1"."""
+    """Digest of the readers and every field that they see; None if a field cannot be written. The
+    digest is over ``repr``, which tells 1 from 1.0, True and "1"."""
     try:
         fields = repr(text.completion.__reduce__()[1])
     except (ValueError, RecursionError):  # an integer that is too long to print

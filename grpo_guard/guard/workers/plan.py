@@ -1,4 +1,4 @@
-"""Which parts of a verifier read each text alone, and what is sent to read it elsewhere."""
+"""Find the parts of a verifier that read texts one by one, and copy them for other processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ logger = logging.getLogger("grpo_guard")
 
 Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
 Reading: TypeAlias = tuple[Verdict, ...]
-"""The results for one completion: a verdict of each of several verifiers, in their order."""
+"""The results for one completion: a verdict from each of several verifiers, in their order."""
 
 
 def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[Reading]:
-    """One reading for each completion, in order."""
+    """Return one reading for each completion, in order."""
     columns = [supervised(each, part) for each in readers]
     # Nearly all rows are equal, and an object that occurs many times is sent once.
     rows: dict[tuple[int, ...], Reading] = {}
@@ -36,10 +36,11 @@ def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
-    """The function that a worker runs: copies of the verifiers, with this process's limits of the
-    interpreter, on which it may depend whether a hostile text can be read.
+    """The function that a worker runs: copies of the verifiers, with this process's interpreter
+    limits.
 
-    Libraries change these limits, and verdicts must not depend on the process that makes them.
+    Whether a hostile text can be read may depend on these limits. Libraries change them, and
+    verdicts must not depend on the process that makes them.
     """
 
     readers: tuple[Runnable, ...]
@@ -54,15 +55,16 @@ class ReadTexts:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Verifiers that are shown the same completions, so that a text is sent to them once.
+    """Verifiers that are shown the same completions, so that each text is sent to them only once.
 
     Args:
         runnables: The objects that `supervised` is called with in this process.
-        source: A pickled `ReadTexts` with their copies.
-        bare: They are all this library's own, which need only some fields of a completion.
-        verifiers: Those that are copied.
-        settings: A pickle of those that somebody may change between batches.
-        digest: Of the source.
+        source: A pickled `ReadTexts` with copies of the verifiers.
+        bare: Whether all verifiers are this library's own, which need only some fields of a
+            completion.
+        verifiers: The verifiers that are copied.
+        settings: A pickle of the verifiers that somebody may change between batches.
+        digest: The digest of ``source``.
     """
 
     runnables: tuple[Runnable, ...]
@@ -82,11 +84,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts of one verifier that workers read.
+    """The parts of one verifier that read texts in workers.
 
-    If it is ``whole``, the first group sees whole batches, so that these are worth sending before
-    the verifier runs. The other groups see the completions that a spot check draws or `only`
-    matches.
+    If the plan is ``whole``, the first group sees whole batches, which are then worth sending
+    before the verifier runs. The other groups see only the completions that a spot check draws or
+    that `only` matches.
     """
 
     verifier: CompletionVerifier
@@ -95,7 +97,8 @@ class Plan:
 
     @classmethod
     def of(cls, verifier: CompletionVerifier) -> Plan:
-        """Find the parts; those that cannot be sent are logged, and stay in this process."""
+        """Find the parts of a verifier that workers can run. Parts that cannot be sent are logged
+        and stay in this process."""
         found: list[list[CompletionVerifier]] = [[]]
         _collect(verifier, found, found[0], set())
         first, *others = map(_group, found)
@@ -103,16 +106,17 @@ class Plan:
         return cls(verifier, tuple(groups), first is not None)
 
     def renewed(self) -> Plan:
-        """The plan with copies of the verifiers as they are now; itself if none has changed."""
+        """Return the plan with copies of the verifiers as they are now, or this plan if no verifier
+        has changed."""
         try:
             same = all(_settings(group.verifiers) == group.settings for group in self.groups)
-        except TypeError:  # one of them cannot be sent any more
+        except TypeError:  # a verifier can no longer be sent
             same = False
         return self if same else Plan.of(self.verifier)
 
     @property
     def places(self) -> dict[int, tuple[Group, int]]:
-        """By ``id`` of a runnable: its group, and its place in a `Reading`."""
+        """Map the ``id`` of each runnable to its group and its index in a `Reading`."""
         return {
             id(one): (group, i) for group in self.groups for i, one in enumerate(group.runnables)
         }
@@ -141,14 +145,14 @@ def _collect(
 
 
 def reads_alone(one: CompletionVerifier) -> bool:
-    """Whether copies of it, or of what reads texts for it, may run in other processes."""
+    """Whether copies of a verifier, or of its text reader, may run in other processes."""
     return one.in_workers and _runnable(one).scope == "completion"
 
 
 def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
-    """The group of those that can be sent; None if it is not worth it."""
+    """The group of the verifiers that can be sent; None if sending them is not worthwhile."""
     sendable = [one for one in verifiers if _sendable(one)]
-    # What `recurrence` reads takes little longer to read than to send.
+    # A text takes little longer to read for `recurrence` than to send.
     if all(isinstance(one, RecurrenceVerifier) for one in sendable):
         return None
     return Group(
@@ -166,7 +170,7 @@ def _source(verifiers: Sequence[CompletionVerifier]) -> bytes:
 
 
 def _settings(verifiers: Sequence[CompletionVerifier]) -> bytes:
-    # What reads for `recurrence` has no settings, and two pickles of it are not the same bytes.
+    # The text reader of `recurrence` has no settings, and two pickles of it differ in their bytes.
     return _source([one for one in verifiers if not isinstance(one, RecurrenceVerifier)])
 
 
@@ -188,8 +192,8 @@ def _runnable(one: CompletionVerifier) -> Runnable:
 
 def without_extras(completion: Completion) -> Completion:
     """A completion as this library's rules see it: without what a trainer may have put into it,
-    such as images, tensors on a GPU, or objects that only its own process can hold, and without
-    its place in its group, which no rule reads and which is often known only later."""
+    such as images, GPU tensors, or objects that only the trainer's own process can hold, and
+    without its place in its group, which no rule reads and which is often known only later."""
     spans = completion.verified_spans is not None
     return completion.with_labels(
         prompt=_bare(completion.prompt),
@@ -202,8 +206,8 @@ def without_extras(completion: Completion) -> Completion:
 
 
 def _bare(value: Any) -> Any:
-    """A copy with None for everything but text, numbers and their containers. No deeper than
-    `Completion` lets a prompt be."""
+    """Copy a prompt, with None for everything but text, numbers and their containers. Recursion is
+    safe, since `Completion` limits how deeply prompts are nested."""
     if isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A pool of workers that share the parts of batches, and retry the parts of lost workers."""
+"""A pool of workers that read parts of batches, in which the parts of lost workers are retried."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ logger = logging.getLogger("grpo_guard")
 
 _PATIENCE: Final = 60.0
 GIVES_WAY_AFTER: Final = 1.0
-"""Seconds after which a worker is replaced if it reads early and a batch has no other."""
+"""Seconds after which a worker that reads early texts is replaced, if a batch needs a worker."""
 MOST_STARTS: Final = 3
-"""Failed starts in a row after which a worker's seat stays empty."""
+"""Number of failed starts in a row after which a worker's seat stays empty."""
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended", untried=True)
 
 
 class WorkersError(ConnectionError):
-    """No worker starts."""
+    """No worker could be started."""
 
 
 class Engine(Protocol):
-    """Starts, asks and ends workers: processes of this machine, or Ray's actors."""
+    """Starts, calls and ends workers: processes on this machine, or Ray actors."""
 
     label: str
-    """For messages."""
+    """Name for messages."""
     start_seconds: float
-    """Time for a worker to start."""
+    """Time limit for a worker to start, in seconds."""
     absent: str
     """What to check if no worker starts, for messages."""
 
     @property
     def error(self) -> type[WorkersError]:
-        """Raised if no worker starts."""
+        """The exception to raise if no worker starts."""
 
     def start(self) -> Any:
         """Start a worker."""
 
     def ask(self, worker: Any, method: str, *args: Any) -> Future[Any]:
-        """Call a method of a worker. ``start()`` returns a description of it, and
+        """Call a method of a worker. ``start()`` returns a description of the worker, and
         ``read(objects, ...)`` one answer per object.
 
         Raises:
@@ -55,13 +55,13 @@ class Engine(Protocol):
         """
 
     def end(self, worker: Any) -> None:
-        """End a worker, in the middle of a call if need be."""
+        """End a worker, even in the middle of a call."""
 
     def seconds(self, objects: Sequence[Any]) -> float:
-        """Time for the answer to a part."""
+        """Time limit for the answer to a part with these objects, in seconds."""
 
     def lacks(self) -> str:
-        """What a worker needs and what is free, for the log."""
+        """Describe what a worker needs and what is free, for the log."""
 
     def is_memory(self, error: BaseException) -> bool:
         """Whether a worker was lost for lack of memory."""
@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """A worker's place: its worker, its current request, and the deadline for the answer."""
+    """A place for a worker: the worker, its current request, and the deadline for the answer."""
 
     number: int
     worker: Any = None
@@ -84,7 +84,7 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The outcome of a request; ``promise`` tells it from those of abandoned workers."""
+    """The outcome of a request; its ``promise`` tells late answers of abandoned workers apart."""
 
     seat: _Seat
     promise: Future[Any]
@@ -95,10 +95,11 @@ class _Answer:
 class Pool:
     """Workers that read parts of batches. Safe to share between threads.
 
-    Its own thread hands out parts and takes answers. A worker that ends, raises, gives too few
-    answers or none in time is replaced. Its part is retried elsewhere in halves, split between
-    authors first, until the completion that costs workers is alone; after `MOST_TRIES` it is
-    `Lost`. Late answers of an abandoned worker are dropped, so nothing is answered twice.
+    The pool's own thread hands out parts and takes answers. A worker is replaced if it ends,
+    raises, gives the wrong number of answers, or gives none in time. Its part is retried elsewhere
+    in halves, split between authors first, until the completion that costs workers is alone; after
+    `MOST_TRIES` that completion is `Lost`. Late answers of an abandoned worker are dropped, so
+    nothing is answered twice.
     """
 
     def __init__(self, engine: Engine, workers: int) -> None:
@@ -111,7 +112,7 @@ class Pool:
         self._described: Any = None
         self._warned = False
         self.replaced = 0
-        """Workers lost so far."""
+        """Number of workers lost so far."""
         self._first = threading.Event()
         self._ending = threading.Lock()
         self._ended = False
@@ -120,8 +121,8 @@ class Pool:
         self._thread.start()
 
     def described(self) -> Any:
-        """The description of the first worker to start; waits for it, and raises WorkersError if
-        none does."""
+        """Wait for the first worker to start, and return its description; raises WorkersError if no
+        worker starts."""
         if not self._first.wait(_PATIENCE):
             logger.warning(
                 "%s: none of %d workers is up after %g s; %s",
@@ -133,7 +134,7 @@ class Pool:
         return self._described
 
     def submit(self, ticket: Ticket, parts: Sequence[list[int]]) -> None:
-        """Send out a batch, with its indices in parts; `Ticket.answer` returns the results."""
+        """Send a batch to the workers, split into parts; `Ticket.answer` returns the results."""
         with self._ending:
             if self._ended:
                 ticket.end(_ENDED)
@@ -145,7 +146,7 @@ class Pool:
     def close(self) -> None:
         """End all workers; pending answers become `Lost`."""
         self._events.put(None)
-        # The garbage collector may end an owner in any thread, so in the pool's own.
+        # The garbage collector may finalise an owner in any thread, including the pool's own.
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
@@ -156,7 +157,7 @@ class Pool:
 
     @property
     def closed(self) -> bool:
-        """Whether there is no worker left, and none will start."""
+        """Whether no worker is left and none will start."""
         return self._ended or all(seat.closed for seat in self._seats)
 
     def _work(self) -> None:
@@ -232,8 +233,8 @@ class Pool:
                     seat.deadline = min(seat.deadline, soon)
 
     def _next_for(self, seat: _Seat) -> Part | None:
-        """The first waiting part that was not lost in this seat, unless only this one is up; one
-        that gives way only if no other waits."""
+        """Take the first waiting part for a seat. Parts lost in this seat are skipped while another
+        worker is up, and parts that give way are taken only if no other part waits."""
         others = any(other.is_up and other is not seat for other in self._seats)
         while self._waiting and self._waiting[0].ticket.over:
             self._waiting.popleft()  # nobody waits for it
@@ -279,7 +280,7 @@ class Pool:
                 "%s: worker %d of %d is lost and is replaced (%s); logged once",
                 self._engine.label, seat.number + 1, self.workers, reason,
             )  # fmt: skip
-        # Before any worker has started, one failure per seat is enough: `make` would raise again.
+        # Before any worker has started, one failure per seat is enough: `start` would raise again.
         if seat.failed_starts >= (MOST_STARTS if self._described else 1):
             seat.closed = reason
             if all(other.closed for other in self._seats):
@@ -318,7 +319,7 @@ class Pool:
         self._first.set()
 
     def _cause(self, error: BaseException) -> Cause:
-        if isinstance(error, TimeoutError):  # the engine noticed before the deadline here did
+        if isinstance(error, TimeoutError):  # the engine noticed before this pool's own deadline
             return Cause.TIMEOUT
         return Cause.OUT_OF_MEMORY if self._engine.is_memory(error) else Cause.FAULT
 
@@ -331,7 +332,8 @@ class Pool:
 
 
 def _one_line(error: BaseException) -> str:
-    """One printable line: a message may quote a completion, or contain a whole traceback."""
+    """Describe an error in one printable line, since its message may quote a completion or contain
+    a whole traceback."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
     lines = str(error).strip().splitlines() or [""]

@@ -1,4 +1,4 @@
-"""Processes of this machine as the workers of a `Pool`."""
+"""Processes on this machine as the workers of a `Pool`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from grpo_guard.guard.workers.ticket import Lost
 
 BASE_SECONDS: Final = 60.0
 SECONDS_A_CHARACTER: Final = 1e-4
-"""Five rules take 60 us per character at worst, on endless equations."""
+"""Time limit per character, in seconds: five rules take 60 us at worst, on endless equations."""
 
 
 class Processes:
-    """Starts processes that read texts. They are those of `grpo_guard.guard.grader_pool`: new
-    interpreters, neither forks nor children of `multiprocessing`, that end with this process."""
+    """Starts processes that read texts. Like those of `grpo_guard.guard.grader_pool`, they are new
+    interpreters, neither forks nor children of `multiprocessing`, and end with this process."""
 
     label = "workers"
     start_seconds = 60.0
@@ -48,8 +48,8 @@ class Processes:
         return answer
 
     def _read(self, worker: WorkerProcess, part: Sequence[Completion], source: bytes) -> list[Any]:
-        """Readings, or `Lost` for completions that cannot be sent, or with which the call itself
-        fails: what verifiers raise are abstentions by then, so no text is the reason."""
+        """Return readings, or `Lost` for completions that cannot be sent or if the call itself
+        fails. Exceptions of verifiers are abstentions by then, so no text can be the reason."""
         try:
             arguments = packed_arguments((part,), {})
         except TypeError as error:
@@ -70,15 +70,15 @@ class Processes:
         worker.kill()
 
     def seconds(self, objects: Sequence[Completion]) -> float:
-        """Time for a part; a text that takes longer alone, three times, abstains."""
+        """Time limit for a part, in seconds. A text that exceeds it alone three times abstains."""
         return BASE_SECONDS + SECONDS_A_CHARACTER * sum(len(one.text) for one in objects)
 
     def lacks(self) -> str:
-        """What to look at if no process comes up."""
+        """Describe what to check if no process starts."""
         return "each is a Python process of this machine"
 
     def is_memory(self, error: BaseException) -> bool:
-        """Whether a process ran out of memory and said so."""
+        """Whether a process ran out of memory and reported it."""
         return isinstance(error, MemoryError)
 
 
@@ -91,17 +91,17 @@ def _untried(part: Sequence[Completion], why: str) -> list[Lost]:
 
 
 class SharedPools:
-    """One pool for each number of processes, for all guards of this process.
+    """One pool for each number of processes, shared by all guards in this process.
 
-    Each of several guards with a pool of its own would start its own processes. The last guard to
-    leave ends them.
+    If each guard had a pool of its own, each would start its own processes. The last guard to leave
+    a pool ends its processes.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def join(self, workers: int) -> Pool:
-        """The pool with this many processes; call `leave` once for each `join`."""
+        """Return the pool with this many processes; call `leave` once for each `join`."""
         with self._lock:
             self._users[workers] += 1
             if workers not in self._pools:
@@ -109,8 +109,8 @@ class SharedPools:
             return self._pools[workers]
 
     def leave(self, workers: int, owner: int) -> None:
-        """Leave the pool, and end it if nobody else uses it. In a fork of the process that joined
-        (``owner``) nothing happens."""
+        """Leave the pool, and end it if nobody else uses it. Does nothing in a fork of the process
+        that joined (``owner``)."""
         pool = None
         if os.getpid() == owner:
             with self._lock:
@@ -121,7 +121,7 @@ class SharedPools:
             pool.close()
 
     def forget(self) -> None:
-        """Start anew, as a forked child: its parent's processes do not answer it."""
+        """Start without pools in a forked child, which the parent's processes do not answer."""
         # The garbage collector may call `leave` at any point of `join`, in the same thread.
         self._lock = threading.RLock()
         self._users = Counter[int]()

@@ -26,31 +26,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("grpo_guard")
 
 WORTH_CHARACTERS: Final = 1_000_000
-"""Characters of a batch's texts from which processes are started unasked."""
+"""Minimum number of characters in a batch's texts for processes to be started unasked."""
 MOST_UNASKED: Final = 16
 MOST_WORKERS: Final = 1_024
-# Parts per worker, so that one with slow texts leaves the others something to do; none of them so
-# small that sending it is what takes the time.
+# Number of parts per worker, so that a worker with slow texts leaves something for the others to
+# do, and the minimum size of a part in tokens, so that sending it is not what takes the time.
 _PARTS: Final = 4
 _LEAST_TOKENS: Final = 4_000
 
 
 class Workers:
-    """How many processes read texts for a guard. They are started when first needed, shared with
-    the other guards of this process, and end with the last guard, or with this process.
+    """The processes that read texts for a guard. They are started when first needed, shared with
+    the other guards in this process, and end with the last guard or with this process.
 
-    What reads each text alone runs there: content rules, the reading of `recurrence`, and verifiers
-    with `CompletionVerifier.in_workers`. Everything else stays, so verdicts are the same.
+    Only what reads each text on its own runs there: content rules, the reading of `recurrence`, and
+    verifiers with `CompletionVerifier.in_workers`. Everything else runs in this process, so
+    verdicts are the same.
 
     Args:
-        number: 0 = none; None = half of this process's cores, at most `MOST_UNASKED`, for batches
-            of at least `WORTH_CHARACTERS`; none if that would be one, or if this process is itself
-            one of several that share the machine: a child of `multiprocessing`, a worker of Ray or
-            of `GraderFailures`.
+        number: Number of processes; 0 for none. If None, half of this process's cores, at most
+            `MOST_UNASKED`, for batches of at least `WORTH_CHARACTERS`, but no processes if that
+            would be only one, or if this process is itself one of several that share the machine: a
+            child of `multiprocessing`, or a worker of Ray or of `GraderFailures`.
 
     Raises:
         ValueError: ``number`` is negative or too large.
-        TypeError: it is not an integer.
+        TypeError: ``number`` is neither an integer nor None.
     """
 
     name = "workers"
@@ -73,7 +74,7 @@ class Workers:
         self._ahead: dict[int, tuple[Completion, Ticket, int]] = {}
         self._reading = 0
         self.early: EarlyReadings | None = None
-        """Texts that were read before their batch; None = none so far."""
+        """Readings of texts made before their batch; None if there are none so far."""
         self._early_rate = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,7 +82,7 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many processes there would be."""
+        """Number of processes that would be used."""
         if self.number is not None:
             return self.number
         from grpo_guard.guard.grader_pool import cores
@@ -91,17 +92,17 @@ class Workers:
 
     @property
     def author_can_abstain(self) -> str | None:
-        """How a text's author can make a verdict an abstention, see `CompletionVerifier`."""
+        """How a text's author can cause an abstention; see `CompletionVerifier`."""
         if not self.number:
-            return None  # those that nobody asked for are not started under such a policy
+            return None  # unasked processes are not started under a policy that pays abstentions
         return (
             "a text on which every worker process dies or hangs makes it abstain; choose workers=0"
         )
 
     @contextmanager
     def reading(self, verifier: CompletionVerifier, *, unasked: bool = True) -> Iterator[None]:
-        """Within this context, in which ``verifier`` will run, `supervised` has texts read in
-        processes; with ``unasked=False`` only if a number was given."""
+        """Context for a run of ``verifier`` in which `supervised` has texts read in processes; with
+        ``unasked=False``, only if a number of processes was given."""
         self._forget_a_forks()
         early, processes = self.early, self._may_start(unasked)
         if early is None and not processes:
@@ -117,15 +118,15 @@ class Workers:
     def read_early(
         self, verifier: CompletionVerifier, batch: Sequence[Completion], *, unasked: bool = True
     ) -> None:
-        """Begin to read completions whose batch comes later, in the background; never raises.
+        """Start reading, in the background, completions whose batch comes later; never raises.
 
-        What rules find in each text alone is looked for, in processes if there are any. The batch
-        then reads only what is left, and its verdicts are the same. Everything that compares
-        completions, asks a model or remembers nodes runs on the batch.
+        Only what reads each text on its own runs early, in processes if there are any. The
+        batch then reads only the remaining texts, and its verdicts are the same. Everything that
+        compares completions, asks a model or remembers nodes runs on the batch.
 
         Args:
-            verifier: What will run on the batch.
-            batch: As the verifier will see them, any number.
+            verifier: The verifier that will run on the batch.
+            batch: Any number of completions, as the verifier will see them.
             unasked: As for `reading`.
         """
         self._forget_a_forks()
@@ -151,7 +152,7 @@ class Workers:
             self._forget()
 
     def begin(self, verifier: CompletionVerifier, batch: Sequence[Completion]) -> None:
-        """Send out a batch before ``verifier`` runs on it; `forget` it afterwards."""
+        """Send a batch to the workers before ``verifier`` runs on it; call `forget` afterwards."""
         plan = self.plan(verifier)
         pool = self._joined() if plan.whole and batch and self.worth(batch) else None
         if pool is not None:
@@ -161,14 +162,14 @@ class Workers:
                 self._ahead.update((id(c), (c, ticket, i)) for i, c in enumerate(batch))
 
     def forget(self, batch: Sequence[Completion]) -> None:
-        """Drop a batch that `begin` was called with."""
+        """Drop a batch that was passed to `begin`."""
         with self._lock:
             for completion in batch:
                 self._ahead.pop(id(completion), None)
 
     def close(self) -> None:
-        """Leave the processes, which end if no other guard uses them, and forget what was read
-        early."""
+        """Release the processes, which end if no other guard uses them, and forget all early
+        readings."""
         self._forget_a_forks()
         with self._lock:
             leave, self._leave, self._pool = self._leave, None, None
@@ -178,10 +179,10 @@ class Workers:
             leave()
 
     def figures(self) -> dict[str, float]:
-        """``guard/workers``, processes that read texts of the last batch, and
-        ``guard/workers_lost``, how many died or hung so far, if there are processes;
-        ``guard/read_early_rate``, the share of the last batch that had been read before it came,
-        once `read_early` was called."""
+        """Figures to log. If there are processes, ``guard/workers`` is the number that read texts
+        of the last batch, and ``guard/workers_lost`` the number that died or hung so far. Once
+        `read_early` was called, ``guard/read_early_rate`` is the share of the last batch that had
+        been read before it arrived."""
         found = {}
         if self.number or self._pool is not None:
             lost = 0 if self._pool is None else self._pool.replaced
@@ -191,8 +192,8 @@ class Workers:
         return found
 
     def require_none_lost(self) -> None:
-        """Raise ValueError if a process was lost, which a text's author may have caused, before
-        abstentions are paid."""
+        """Raise ValueError if a process was lost, which a text's author may have caused. Called
+        before a policy pays abstentions."""
         if self._pool is not None and self._pool.replaced:
             raise ValueError(
                 "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "
@@ -201,11 +202,11 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes."""
+        """The process ids of the workers."""
         return [] if self._pool is None else [one.pid for one in self._pool.up]
 
     def plan(self, verifier: CompletionVerifier) -> Plan:
-        """What of a verifier is read in processes."""
+        """The plan of what a verifier reads in processes."""
         from grpo_guard.guard.workers.plan import Plan
 
         if self._plan is None or self._plan.verifier is not verifier:
@@ -213,12 +214,12 @@ class Workers:
         return self._plan
 
     def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
-        """The plan for a call: a rule may have changed since its copies read something."""
+        """The plan for a call, brought up to date with rules that changed since the last call."""
         self._plan = self.plan(verifier).renewed()
         return self._plan
 
     def worth(self, batch: Sequence[Completion]) -> bool:
-        """Whether to have a batch read in processes."""
+        """Whether a batch should be read in worker processes."""
         if self.number is not None:
             return self.number > 0
         return sum(len(c.text) for c in batch) >= WORTH_CHARACTERS and self.count > 0
@@ -236,7 +237,7 @@ class Workers:
             return None if self._pool.closed else self._pool
 
     def read(self, group: Group, batch: Sequence[Completion]) -> list[Reading] | None:
-        """A reading for each completion; None = they are to be read in this process."""
+        """Return a reading for each completion, or None if this process has to read them."""
         pool = self._joined() if self.worth(batch) else None
         if pool is None:
             return None
@@ -273,8 +274,8 @@ def _sent(pool: Pool, group: Group, batch: Sequence[Completion], workers: int) -
 def _found(
     group: Group, batch: Sequence[Completion], answers: Sequence[Reading | Lost]
 ) -> list[Reading]:
-    """The answers, with abstentions for texts that cost workers, and what no worker has tried read
-    in this process."""
+    """Turn answers into readings: abstentions for texts that cost workers, and readings by this
+    process for texts that no worker has tried."""
     from grpo_guard.guard.workers.plan import read_part
 
     found: dict[int, Reading] = {}
@@ -298,7 +299,7 @@ def _found(
 
 
 def _is_child() -> bool:
-    """Whether this process is itself one of several that somebody started to share the cores."""
+    """Whether this process is itself one of several that were started to share the cores."""
     children = sys.modules.get("multiprocessing.process")
     graders = sys.modules.get("grpo_guard.guard.grader_worker")
     return (

@@ -1,4 +1,4 @@
-"""A batch in flight to workers: its answers so far, and what to retry of a lost part."""
+"""`Ticket`: a batch in flight to workers, its answers so far, and what to retry of lost parts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.workers.balance import halves
 
 MOST_TRIES: Final = 3
-"""Tries of a completion by itself, each on a newly started worker: if all of them die, it is not an
-accident of one machine."""
+"""Maximum number of tries of a completion alone, each on a different worker: if all of these
+workers die, it is not an accident of one machine."""
 MOST_LOST: Final = 16
-"""Workers that one author's completions in a batch may cost, or one per 16 of them that were
-answered if that is more."""
+"""Maximum number of workers that one author's completions in a batch may cost, or one per 16 of the
+author's answered completions if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The cause and a message if no worker could answer for a completion. If it is ``untried``, the
-    completion itself cannot be the reason."""
+    """The cause and a message for a completion that no worker could answer. If ``untried`` is set,
+    the completion itself cannot be the reason."""
 
     cause: Cause
     message: str
@@ -49,14 +49,14 @@ class Ticket:
             self._done.set()
 
     def answer(self, place: int) -> Any:
-        """The answer at an index, or `Lost`; waits for the whole batch."""
-        # In steps: if another thread takes a signal, the main thread would not wake up for Ctrl-C.
+        """Return the answer at an index, or `Lost`, after waiting for the whole batch."""
+        # In steps: if another thread took the signal, the main thread would not wake up for Ctrl-C.
         while not self._done.wait(1.0):
             pass
         return self._answers[place]
 
     def put(self, places: Sequence[int], answers: Sequence[Any]) -> None:
-        """Record the answers to a part, none of which has one yet."""
+        """Record the answers to a part that has no answers yet."""
         if self.over:  # nobody waits for it any more
             return
         for place, answer in zip(places, answers, strict=True):
@@ -68,12 +68,12 @@ class Ticket:
             self._done.set()
 
     def abandon(self) -> None:
-        """Stop waiting: what has not been handed out yet is not read."""
+        """Stop waiting; parts that have not been handed out yet are not read."""
         self._done.set()
 
     @property
     def over(self) -> bool:
-        """Whether all have an answer, or nobody waits for one."""
+        """Whether all objects have an answer, or nobody waits for the batch any more."""
         return self._done.is_set()
 
     def end(self, lost: Lost) -> None:
@@ -81,7 +81,7 @@ class Ticket:
         self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
 
     def smaller(self, part: Part) -> list[Part]:
-        """Return what to retry of a lost part; nothing if it has to be given up."""
+        """Return the parts to retry in place of a lost part; none if it has to be given up."""
         if self.over:
             return []
         if len(authors := {self.authors[place] for place in part.places}) == 1:

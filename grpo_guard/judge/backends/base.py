@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 ChatMessage: TypeAlias = Mapping[str, str]
-"""``role`` and ``content``, both strings."""
+"""A message: ``role`` and ``content``, both strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Request:
 
     Args:
         messages: The system message, then the user's.
-        max_tokens: Longest answer, in tokens.
-        top_logprobs: Number of candidates to return for the first token; 0 = none.
-        json_schema: Schema of the answer; None = free text.
+        max_tokens: Maximum length of the answer, in tokens.
+        top_logprobs: Number of candidates to return for the first token; 0 for none.
+        json_schema: JSON schema of the answer; None for free text.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -35,12 +35,13 @@ class Reply:
 
     Args:
         text: The whole answer.
-        first_token: Candidates for the first token, (text, natural log-probability); None if they
-            were not requested or the backend cannot give them. Their probabilities may sum to less
-            than 1.
-        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or another of the server's.
+        first_token: Candidates for the first token, as (text, natural log-probability); None if
+            they were not requested or the backend cannot give them. Their probabilities may sum to
+            less than 1.
+        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or a reason of the server's
+            own.
         refusal: Whether the model or its provider declined to answer.
-        tokens_in, tokens_out: As counted by the backend; 0 if it does not say.
+        tokens_in, tokens_out: Number of tokens, as counted by the backend; 0 if it does not say.
     """
 
     text: str
@@ -55,14 +56,14 @@ class Backend(ABC):
     """A model that answers questions.
 
     A backend holds configuration only and is picklable; clients, engines and weights are created on
-    first use, in the process that uses them. It neither retries nor enforces limits: the judge
-    does.
+    first use, in the process that uses them. A backend neither retries nor enforces limits: the
+    judge does.
 
     Attributes:
         model: Name of the model, for reports and the cache.
         revision: Version of the model, for the cache; "" if unknown.
-        batch_size: How many requests one call of `ask` may hold.
-        concurrency: How many calls of `ask` may run at once.
+        batch_size: Maximum number of requests in one call of `ask`.
+        concurrency: Maximum number of calls of `ask` that may run at once.
     """
 
     model: str
@@ -72,10 +73,10 @@ class Backend(ABC):
 
     @property
     def identity(self) -> str:
-        """Identifies this model in the cache.
+        """The text that identifies this model in the cache.
 
         For a folder of weights it includes the files' sizes and times: a model that was trained
-        further is another one.
+        further is a different model.
         """
         return repr((type(self).__qualname__, self.model, self.revision, _files(self.model)))
 
@@ -84,8 +85,8 @@ class Backend(ABC):
         """Return one reply per request, in order, on the judge's own event loop.
 
         Args:
-            requests: At most ``batch_size``.
-            timeout: Seconds after which the answer is of no use any more.
+            requests: The questions to answer, at most ``batch_size``.
+            timeout: Seconds after which an answer is no longer of any use.
 
         Raises:
             BackendError: there is no answer, for a reason other than the completion's content.
@@ -95,17 +96,18 @@ class Backend(ABC):
         """Check that the model can be asked at all, without judging anything.
 
         Raises:
-            JudgeSetupError: it cannot; the message states the remedy.
+            JudgeSetupError: the model cannot be asked; the message states the remedy.
         """
 
     def unready(self) -> str | None:
-        """What the model needs and lacks, such as a key, with the remedy; None if nothing is known
-        to be missing. Makes no request."""
+        """Say what the model needs and lacks, such as a key, with the remedy; None if nothing is
+        known to be missing. Makes no request."""
         return None
 
     def unreached(self) -> str | None:
-        """Why the model's server cannot be reached at present, with the remedy; None if it can be,
-        or may only be busy. Waits for at most two seconds after the server's name is resolved."""
+        """Say why the model's server cannot be reached at present, with the remedy; None if it can
+        be reached, or may only be busy. Waits for at most two seconds after the server's name is
+        resolved."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Build a backend from its configuration; its packages are imported on first use."""
+"""Build a backend from its configuration; the backend's packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build_backend(options: object) -> Backend:
     """Build the backend that ``{"type": NAME, ...}`` describes; NAME can be ``module:Class``.
 
     Raises:
-        ValueError: unknown type or wrong options; the message hides secrets among them.
+        ValueError: the type is unknown or the options are wrong; the message hides any secrets.
     """
     try:
         return _built(options)
@@ -53,6 +53,6 @@ def _class_of(kind: str) -> Any:
     try:
         if ":" not in kind:
             return resolve_name(BACKENDS[choose(BACKENDS, kind)])
-        return load_class(VERIFIERS, kind, Backend)  # with the rules for imported verifiers
+        return load_class(VERIFIERS, kind, Backend)  # by the rules for imported verifiers
     except UnknownNameError as error:
         raise ValueError(f"backend.type: {error}") from None

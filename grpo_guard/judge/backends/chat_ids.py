@@ -1,8 +1,8 @@
-"""Encode a conversation to token ids, so that no message can contain a special token.
+"""Encode a conversation into token ids, so that no message can contain a special token.
 
-A chat template puts contents and special tokens into one string. If that were tokenised, a
-completion with ``<|im_end|>`` would end its own message and could continue as the system. Here
-the template is filled with placeholders, and the contents are tokenised separately.
+A chat template puts contents and special tokens into one string. If that string were tokenised, a
+completion with ``<|im_end|>`` would end its own message and could continue as the system. Here the
+template is filled with placeholders, and the contents are tokenised separately.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChatEncoder:
         return [int(token) for token in encoded["input_ids"]]
 
     def _pieces(self, roles: tuple[str, ...]) -> list[str | int]:
-        """The template's own text, and between its pieces the indices of the messages."""
+        """The pieces of the template's own text, with the indices of the messages between them."""
         if roles not in self._templates:
             holders = [{"role": r, "content": _HOLDER.format(i)} for i, r in enumerate(roles)]
             parts = _HOLDERS.split(self._filled(holders))
@@ -101,5 +101,5 @@ def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def plain_prompt(messages: Sequence[ChatMessage]) -> str:
-    """The prompt for a model without a chat template: contents, and the cue for an answer."""
+    """The prompt for a model without a chat template: the contents, and a cue for the answer."""
     return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"

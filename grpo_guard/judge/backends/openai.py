@@ -1,8 +1,8 @@
 """Any server that speaks OpenAI's chat protocol: the hosted API, vLLM, SGLang, llama.cpp.
 
-The client's own retries are off: three of them inside three of ours would make nine requests. It
-does not follow redirects either, which would show the question to another host or return an answer
-from one that never saw it. Replies are read uncompressed and up to a size limit.
+The client's own retries are off: three of them inside three of ours would make nine requests. The
+client does not follow redirects either, which would show the question to another host, or return an
+answer from a host that never saw it. Replies are read uncompressed and up to a size limit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     import openai
 
 _inherited: list[object] = []
-# Per reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
+# Maximum size of a reply, in bytes. An answer with log-probabilities takes a few kB, a long list of
+# models less than 1 MB.
 LARGEST_REPLY = 4 * 2**20
 _CONNECT_SECONDS = 1.5
 
 
 class _SecretFilter(logging.Filter):
-    """Removes secrets from what the HTTP client logs for each request: its address and the
-    server's text."""
+    """Removes secrets from what the HTTP client logs for each request: the address and the server's
+    text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,16 +52,17 @@ class OpenAIBackend(Backend):
     """A model behind an HTTP server.
 
     Args:
-        model: Its name on the server.
-        base_url: Address of the API, with ``/v1``; None = ``$OPENAI_BASE_URL``, or else the hosted
-            API.
-        api_key: None = from the environment variable ``api_key_env``; a local server needs none.
-            White space around it is stripped.
-        api_key_env: Environment variable with the key, so that no file has to contain it.
-        timeout: Seconds for one request; the judge's own limits apply as well.
-        concurrency: Requests in flight.
+        model: Name of the model on the server.
+        base_url: Address of the API, with ``/v1``; if None, ``$OPENAI_BASE_URL``, or else the
+            hosted API.
+        api_key: The key; if None, it is read from the environment variable ``api_key_env``. A local
+            server needs no key. White space around the key is stripped.
+        api_key_env: Environment variable with the key, so that no file has to contain the key.
+        timeout: Time limit for one request, in seconds; the judge's own limits apply as well.
+        concurrency: Maximum number of requests in flight.
         revision: Version of the model, for the cache.
-        token_parameter: ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
+        token_parameter: Name of the parameter that limits an answer's length:
+            ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
         extra_body: More fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
 
     Raises:
@@ -100,7 +102,7 @@ class OpenAIBackend(Backend):
 
     @property
     def identity(self) -> str:
-        # Two servers may use one name for different models; extra fields may change the answers.
+        # Two servers may use the same name for different models; extra fields may change answers.
         return repr((super().identity, self.base_url, sorted(self.extra_body.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
@@ -141,7 +143,7 @@ class OpenAIBackend(Backend):
 
     def unreached(self) -> str | None:
         if self.base_url is None or getproxies():
-            return None  # the hosted API, or a proxy reaches the server
+            return None  # it is the hosted API, or a proxy has to reach the server
         parts = urlsplit(self.base_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         try:
@@ -163,7 +165,7 @@ class OpenAIBackend(Backend):
 
     async def check(self) -> None:
         client = self._connected()
-        # Before the client, whose own error for a name that cannot be resolved is less clear.
+        # Before the client is used, whose own error for a name that cannot be resolved is unclear.
         if problem := await asyncio.to_thread(self.unreached):
             raise JudgeSetupError(problem)
         try:
@@ -181,7 +183,7 @@ class OpenAIBackend(Backend):
                 raise JudgeSetupError(self._not_reached(failure)) from None
             if isinstance(failure, JudgeSetupError):
                 raise failure from None
-            return  # it responds, if not well: that is for retries
+            return  # the server responds, if only with an error, which retries may overcome
         if served and self.model not in served:
             known = ", ".join(
                 one_line(self._hide(str(name)[:200]), 80) for name in sorted(served)[:5]
@@ -192,7 +194,7 @@ class OpenAIBackend(Backend):
             )
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The client of the running loop: connections must cross neither forks nor loops."""
+        """The client of the running event loop. Connections must not cross forks or event loops."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             if self._client is not None and self._made_in != os.getpid():
@@ -228,10 +230,10 @@ class OpenAIBackend(Backend):
         return "the hosted API" if self.base_url is None else host_of(self.base_url)
 
     def _key(self) -> str:
-        """Return the key, or "" without one.
+        """Return the key, or "" if there is none.
 
         Raises:
-            JudgeSetupError: the environment's key cannot be sent.
+            JudgeSetupError: the key in the environment variable cannot be sent.
         """
         try:
             return self._api_key or usable_key(os.environ.get(self._api_key_env) or "")
@@ -240,11 +242,11 @@ class OpenAIBackend(Backend):
 
     @property
     def _key_name(self) -> str:
-        """For messages: some put the key itself in place of its variable's name."""
+        """The variable's name for messages; hidden if a user put the key itself in its place."""
         return hidden(self._api_key_env, secrets_in(self._api_key_env))
 
     def _failure(self, error: Exception) -> BackendError | Reply:
-        """Convert the client's exception, without the secrets that some messages quote."""
+        """Convert the client's exception, leaving out the secrets that some messages quote."""
         return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
 
     def _hide(self, text: str) -> str:
@@ -269,7 +271,8 @@ def usable_key(key: str) -> str:
     with a message that quotes the whole key.
 
     Raises:
-        ValueError: it is not a string, or has characters that no header can hold; without the key.
+        ValueError: the key is not a string, or has characters that no header can hold; the message
+            does not contain the key.
     """
     if not isinstance(key, str):
         raise ValueError(f"api_key: expected text, got {type(key).__name__}")
@@ -287,7 +290,8 @@ def _address(base_url: str | None) -> str | None:
     """Check ``base_url`` and return it.
 
     Raises:
-        ValueError: requests cannot be sent there; without the address, which may hold a password.
+        ValueError: requests cannot be sent there; the message does not contain the address, which
+            may hold a password.
     """
     if base_url is None:
         return None
@@ -302,10 +306,11 @@ def _address(base_url: str | None) -> str | None:
 
 
 async def _bounded(response: Any) -> None:
-    """Limit the size of a reply; called with its headers, before its body is read.
+    """Limit the size of a reply. Called when its headers have arrived, before its body is read.
 
     Raises:
-        BackendError: it is compressed though that was not requested: a few kB can be gigabytes.
+        BackendError: the reply is compressed although that was not requested: a few kB can hold
+            gigabytes.
     """
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise BackendError("the reply is compressed, which was not asked for", retry=False)

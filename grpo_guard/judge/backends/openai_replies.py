@@ -27,7 +27,7 @@ _TOO_LONG = (
 _LONGEST_WAIT = 3600.0
 # A larger token count for one answer is not credible.
 _MOST_TOKENS = 10**9
-# How many characters of an external message to look at.
+# Maximum number of characters of an external message to look at.
 _LONGEST_MESSAGE = 5000
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
@@ -43,14 +43,14 @@ def reply_of(answer: Any) -> Reply:
     """Convert a chat completion to a reply.
 
     Raises:
-        BackendError: it contains no answer, which is the provider's fault.
+        BackendError: the completion contains no answer, which is the provider's fault.
     """
     choices = getattr(answer, "choices", None)
     if not choices or getattr(choices[0], "message", None) is None:
         raise BackendError("the provider's answer holds no choices")
     choice = choices[0]
     if not isinstance(choice.message.content, str | None):
-        # The author cannot cause a missing text, only one of the wrong form.
+        # The judged completion can cause a text of the wrong form, but not a missing text.
         raise BackendError("the provider's answer holds no text")
     usage = getattr(answer, "usage", None)
     return Reply(
@@ -81,16 +81,16 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
 
 
 def _count(usage: Any, name: str) -> int:
-    """A token count, or 0 if the server gives none or an impossible one: one absurd number would
-    overflow the costs of every later answer."""
+    """Return a token count, or 0 if the server gives none or an impossible one: one absurd number
+    would make the costs of every later answer overflow."""
     value = getattr(usage, name, None)
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
 
 def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
-    """Convert a client's exception; a refusal if the content itself was declined.
+    """Convert a client's exception into an error, or a refusal if the content itself was declined.
 
-    ``hide`` removes secrets from a message, and ``where`` names server and model in it.
+    ``hide`` removes secrets from a message, and ``where`` names the server and model in it.
     """
     import openai
 
@@ -114,7 +114,7 @@ def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> B
         return _of_status(error, text, where)
     if isinstance(error, json.JSONDecodeError | openai.APIError | UnicodeDecodeError):
         return BackendError(f"{where}: the answer cannot be read: {text}")
-    # A broken reply makes clients raise all kinds of errors; the next one may be whole.
+    # A broken reply makes clients raise all kinds of errors; the next reply may be intact.
     return BackendError(f"{where}: {type(error).__name__}: {text}")
 
 
@@ -152,7 +152,7 @@ def _of_status(error: Any, text: str, where: str) -> BackendError | Reply:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Parse the seconds to wait from a Retry-After header of either form; None without one.
+    """Parse the seconds to wait from a Retry-After header in either form; None if there is none.
 
     Negative and absurd values are clipped, since a deadline applies anyway.
     """

@@ -34,18 +34,18 @@ class TransformersBackend(Backend):
     user message and, on a separate line, ``Answer:``.
 
     A prompt beyond ``max_prompt_tokens`` gets a reply without text whose ``finish_reason`` is
-    ``"overlong"``: its author is responsible for its length, which must not cost the others of the
-    batch their answers.
+    ``"overlong"``: its author is responsible for its length, which must not cost the other requests
+    of the batch their answers.
 
     Args:
-        model: Folder or hub id.
+        model: Folder or hub id of the model.
         device: A torch device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
-        batch_size: Prompts per forward pass.
-        dtype: Name of a torch dtype; ``"auto"`` = as saved. Default: float32 on the CPU, as saved
-            elsewhere.
-        max_prompt_tokens: Longest prompt; None = the model's window minus the answer.
-        revision: Revision of a hub id; use a commit hash, or its owner can change the weights.
-        local_files_only: Never contact the hub.
+        batch_size: Number of prompts per forward pass.
+        dtype: Name of a torch dtype, or ``"auto"`` for the one in which the weights were saved.
+            Default: float32 on the CPU, ``"auto"`` elsewhere.
+        max_prompt_tokens: Maximum length of a prompt; None for the model's window minus the answer.
+        revision: Revision of a hub id; use a commit hash, or the owner can change the weights.
+        local_files_only: Whether to never contact the hub.
 
     Raises:
         ValueError: an argument is out of range.
@@ -79,7 +79,7 @@ class TransformersBackend(Backend):
 
     @property
     def identity(self) -> str:
-        """Includes the number format and the longest prompt, which change answers."""
+        """See `Backend.identity`. Includes the dtype and the prompt limit, which change answers."""
         return repr((super().identity, self.dtype, self.max_prompt_tokens))
 
     def __getstate__(self) -> dict[str, Any]:

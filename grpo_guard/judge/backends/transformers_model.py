@@ -24,7 +24,7 @@ _SPREAD = (1.5, 64)
 
 
 class LoadedModel:
-    """Weights and tokenizer, and the longest prompt that `TransformersBackend` allows."""
+    """Weights, tokenizer, and the maximum prompt length that `TransformersBackend` allows."""
 
     def __init__(self, model: Any, tokenizer: Any, max_prompt_tokens: int | None) -> None:
         self._model = model
@@ -71,7 +71,7 @@ class LoadedModel:
         )
         logprobs = torch.log_softmax(out.logits[:, -1].float(), dim=-1)
         if bool(logprobs.isnan().any()):
-            # Broken weights or an overflowing number format; no completion can cause it.
+            # Broken weights or an overflowing number format; no completion can cause this.
             raise BackendError("the model's logits are not numbers", cause=Cause.FAULT, retry=False)
         return logprobs.cpu()
 

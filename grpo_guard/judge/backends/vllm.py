@@ -25,10 +25,11 @@ class VLLMBackend(Backend):
     """A model in vLLM's offline engine.
 
     Args:
-        model: Path or id; it needs a chat template.
-        batch_size: Requests passed to the engine at once; it schedules them itself.
-        revision: Revision of the model; use a commit hash, or its owner can change the weights.
-        engine: More arguments of ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
+        model: Path or hub id of a model with a chat template.
+        batch_size: Maximum number of requests passed to the engine at once; the engine schedules
+            them itself.
+        revision: Revision of the model; use a commit hash, or the owner can change the weights.
+        engine: More arguments for ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
     """
 
     concurrency = 1  # there is one engine; a second call would wait for it anyway
@@ -84,8 +85,8 @@ class VLLMBackend(Backend):
                 # completion does not become a special token.
                 self._encoder = ChatEncoder(llm.get_tokenizer())
             prompts = [self._encoder.encode(request.messages) for request in requests]
-            # The engine refuses a whole batch if one prompt is too long, so leave those out: one
-            # author must not spoil everybody's verdict.
+            # The engine refuses a whole batch if one prompt is too long, so overlong prompts are
+            # left out: one author must not spoil everybody's verdict.
             fits = [
                 len(ids) + request.max_tokens <= longest
                 for ids, request in zip(prompts, requests, strict=True)

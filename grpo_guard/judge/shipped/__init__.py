@@ -1,8 +1,9 @@
-"""The shipped judge: a model of one million parameters for the bundled task.
+"""The shipped judge: a model with one million parameters for the bundled task.
 
-`JudgeVerifier("shipped")` uses it, and so does one without a backend. It needs no key, no server
-and no download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It
-only knows that task, and rejects solutions to other problems, or in other wording.
+`JudgeVerifier("shipped")` uses this judge, and so does a `JudgeVerifier` without a backend. The
+judge needs no key, no server and no download, answers on a CPU, and its error rates are measured
+(``docs/shipped-judge.md``). It knows only that task, and rejects solutions to other problems or in
+other wording.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 SHIPPED: Final = "shipped"
-"""What a guard says in place of a backend to get this judge."""
+"""The name to give in place of a backend to get this judge."""
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
 SETTINGS: Final = FOLDER / "judge.json"
-# Honest solutions of the task have at most some 400 characters. A longer text would be cut to head
+# Honest solutions of the task have at most about 400 characters. A longer text would be cut to head
 # and tail, and make prompts much longer than those in training.
 MOST_CHARACTERS: Final = 1000
 
 
 def shipped_settings() -> dict[str, Any]:
-    """Backend, rubric, threshold and window: arguments of `JudgeVerifier`.
+    """Return the judge's backend, rubric, threshold and window, as arguments of `JudgeVerifier`.
 
     The threshold was chosen on honest completions that were not in training.
     """
