@@ -111,7 +111,8 @@ class LogProbBoundVerifier(LogProbVerifier):
         weighed: dict[int, Evidence] = {}
         verdicts: dict[int, Verdict] = {}
         for i, s in scored.items():
-            if unable := self._cannot_judge(s.stats, s.profile):
+            unable = self._cannot_judge(s.stats, s.profile)
+            if unable is not None:
                 verdicts[i] = unable
             else:
                 weighed[i] = self.weigh(s.encoded, s.stats, s.profile)
