@@ -269,9 +269,10 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
 
     Abstentions are unchanged, and so are rejections with a finding whose kind is missing from
     ``severities``.
+
     Args:
-            verdict: The verdict returned by a rule.
-            severities: The severity of every kind that the rule can find.
+        verdict: The verdict returned by a rule.
+        severities: The severity of every kind that the rule can find.
     """
     if not verdict.findings or verdict.abstained:
         return verdict
