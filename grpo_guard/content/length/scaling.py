@@ -54,7 +54,7 @@ class LengthScaling:
         strength: Steepness of the scaling: ``factor = exp(-strength * (z - tolerance))``, at most
             1, for a completion z standard deviations above the middle; in other words, a power of
             the ratio of lengths. 0 disables scaling.
-        reward_of: Function that returns the reward of a completion, which tells which completions
+        reward_of: Function that returns the reward of a completion, used to tell which completions
             were paid; None to judge by the ``reference`` given by most nodes of the prompt. Without
             either, nothing is learnt about nodes.
         wanted_peers: Minimum number of completions of equal worth from other nodes for a
