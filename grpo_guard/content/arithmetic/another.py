@@ -144,8 +144,8 @@ def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
     """Return the operator signs that the question redefines: ``3+4=21, 5+6=55``.
 
     Args:
-        given: The question's equations. A sign is redefined by two or more wrong examples and no
-            right one.
+        given: The question's equations. A sign counts as redefined if two or more examples
+            of it are wrong and none is right.
         asked: The text of the question, which must ask for a pattern.
     """
     if not _ASKED_PATTERN.search(asked):

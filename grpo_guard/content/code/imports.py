@@ -276,7 +276,7 @@ def _preloaded(program: Program) -> Set[str]:
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
-    """Return unknown names that someone merely forgot to import.
+    """Return the unknown names that are just forgotten imports.
 
     These are names from common modules (`forgotten`), plus names from sympy if the program imports
     other names from it.

@@ -58,7 +58,7 @@ class LanguageVerifier(LibraryRule):
         min_letters: Minimum number of letters for a stretch to be judged, counted in UTF-8 bytes:
             a Chinese character says as much as three Latin letters.
         confidence: Minimum probability, in (0, 1], of the detected language for a rejection.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         **rules: Options passed to `RuleVerifier`.
 
     Raises:

@@ -45,7 +45,7 @@ class PiiVerifier(LibraryRule):
 
     Args:
         entities: Kinds of personal data to look for, from `RECOGNISERS`; None for those in `QUIET`.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         **rules: Options passed to `RuleVerifier`.
 
     Raises:

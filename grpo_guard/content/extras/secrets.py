@@ -36,7 +36,7 @@ class SecretsVerifier(LibraryRule):
 
     Args:
         plugins: Names of the detect-secrets plugins to use; None for all except those in `NOISY`.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         **rules: Options passed to `RuleVerifier`.
 
     Raises:

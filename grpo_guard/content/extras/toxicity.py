@@ -38,7 +38,7 @@ class ToxicityVerifier(LibraryRule):
         batch_size: Number of pieces per forward pass.
         revision: Revision of a hub id; use a commit hash, or the id's owner can change the weights.
         local_files_only: Whether to load only local files and never contact the hub.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         **rules: Options passed to `RuleVerifier`.
 
     Raises:

@@ -194,7 +194,7 @@ class Sketch:
         self.lost += floor
 
     def lately(self, feature: str) -> tuple[int, int]:
-        """Return an upper bound on the latest prompts that showed the feature, and their total.
+        """Return how many of the latest prompts showed the feature, at most, and their total.
 
         Covers either the window alone or the window plus the previous one, whichever has the higher
         rate: a habit that all nodes have just acquired, as they do in training, must not look like

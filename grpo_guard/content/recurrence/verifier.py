@@ -79,7 +79,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ordinary: Words to add to the list of ordinary words, such as your task's.
         max_nodes: Maximum number of nodes counted individually, >= 2. Any further nodes are
             counted in groups, which is logged once. Memory grows with this number.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         severity: Severity by kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
         confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
             Words of every language are then examined.
