@@ -1,7 +1,7 @@
 """The final answer in a completion: how it is marked, its numeric value, whether it is right.
 
-All rules and the evaluation tasks share this one definition. Rewards read answers in many ways,
-and an answer that the reward finds but the guard misses is a way past the guard.
+All rules and evaluation tasks share this definition. Rewards parse answers in many ways, and an
+answer that the reward finds but the guard misses is a way past the guard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpo_guard.content.arithmetic.reader import Reader
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000
-# Tag parsers in rewards ignore case and spaces, so this one has to as well.
+# Tag parsers in rewards ignore case and whitespace, so this pattern has to as well.
 _TAG_OPEN: Final = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _TAG_CLOSE: Final = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _BOX: Final = r"\\boxed\s{0,4}\{"
@@ -31,7 +31,7 @@ _HASHED: Final = re.compile(
     rf"{_HASH}[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,20}})?)(?![0-9])"
     r"(?![.):][ \t]+[^\W\d])"
 )
-# End of the reasoning part, as several model families write it; anything before it is a draft.
+# The end of the reasoning, as marked by several model families; anything before it is a draft.
 _THOUGHT_END: Final = re.compile(
     r"(?:<\|?|\[|◁)(?:/|end_of_)(?:\w{1,12}:)?(?:think(?:ing)?|thoughts?|reasoning|scratchpad)"
     r"(?:\|?>|\]|▷)",
@@ -52,7 +52,7 @@ _OTHER_POINT: Final = str.maketrans(".,", ",.")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One marked answer in a text: its content, and the span including its marks."""
+    """A marked answer in the text: its content, and its span including the marks."""
 
     content: str
     start: int
@@ -60,16 +60,16 @@ class Answer:
 
 
 def after_thought(text: str) -> int:
-    """Return where the reasoning part ends, or 0 if there is none; answers before it are drafts."""
+    """Return where the reasoning ends, or 0 if there is none; earlier answers are drafts."""
     return max((match.end() for match in _THOUGHT_END.finditer(text)), default=0)
 
 
 def tagged(text: str) -> Iterator[Answer]:
-    """Yield answers in ``<answer>`` tags in order, without drafts in the reasoning. Linear time."""
+    """Yield answers in ``<answer>`` tags in order, except drafts in the reasoning. Linear time."""
     if _TAG_CLOSE.search(text) is None:
         return
     thought = after_thought(text)
-    # A reasoning part that ends after the last answer must not hide it.
+    # A reasoning part that ends after the last answer must not hide that answer.
     thought = thought if _TAG_CLOSE.search(text, thought) else 0
     opened = iter(_TAG_OPEN.finditer(text, thought))
     ahead, last, end = next(opened, None), None, 0
@@ -84,11 +84,11 @@ def tagged(text: str) -> Iterator[Answer]:
 
 
 def boxed(text: str) -> Iterator[Answer]:
-    r"""Yield answers in ``\boxed{}`` in order, without drafts in the reasoning. Linear time."""
+    r"""Yield answers in ``\boxed{}`` in order, except drafts in the reasoning. Linear time."""
     thought = after_thought(text)
     thought = thought if text.find("\\boxed", thought) >= 0 else 0
-    # One pass over all braces: a box may hide among any number of unclosed braces. A box longer
-    # than the limit is not an answer, so older braces can be forgotten.
+    # A single pass over all braces: a box can be hidden among any number of unclosed braces. A box
+    # longer than the limit is not an answer, so older braces can be forgotten.
     opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
     inner = -1
     for mark in _BOX_OR_BRACE.finditer(text, thought):
@@ -96,7 +96,7 @@ def boxed(text: str) -> Iterator[Answer]:
             opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
         elif opened:
             start, begin = opened.pop()
-            # Only the innermost of nested boxes is yielded; yielding all of them would take much
+            # Only the innermost of nested boxes is yielded; yielding them all would take a lot of
             # memory.
             if start > inner and mark.start() - begin < _BOX_LIMIT:
                 inner = start
@@ -104,18 +104,18 @@ def boxed(text: str) -> Iterator[Answer]:
 
 
 def hashed(text: str) -> Iterator[Answer]:
-    """Yield numbers after GSM8K's ``####`` in order, without Markdown headings. Linear time."""
+    """Yield numbers after GSM8K's ``####`` in order, skipping Markdown headings. Linear time."""
     found = _HASHED.search(text)
     if found is None:
         return
     first = found.start()
     if text.find(_HASH, 0, first) >= 0 and _HEADING.search(text, 0, first):
-        return  # level-four headings before it: this is Markdown, not GSM8K's mark
+        return  # preceded by level-four headings: this is Markdown, not GSM8K's mark
     marks = list(_HASHED.finditer(text, first))
     if len(marks) > 1 and [mark[1] for mark in marks[:2]] == ["1", "2"]:
         return  # numbered headings
     titles = [_TITLE.match(text, mark.end()) for mark in marks]
-    # "#### 3.1 Setup" and "#### 3.2 Result" are headings: a unit would be the same in both.
+    # "#### 3.1 Setup" and "#### 3.2 Result" are headings; units would be the same in both.
     headings = len({title[1] for title in titles if title}) > 1
     for mark, title in zip(marks, titles, strict=True):
         if not (headings and title):
@@ -125,14 +125,14 @@ def hashed(text: str) -> Iterator[Answer]:
 def numbers_in(text: str) -> Iterator[Rational]:
     """Yield the exact values of the numbers in a text: ``54``, ``-1,054.50``, ``$3`` or ``1e3``.
 
-    The order is that of the text. Skips numbers that can be read in several ways (``1,5``) or are
-    part of a word (``x5``).
+    Values are yielded in textual order. Numbers that can be read in several ways (``1,5``) or are
+    part of a word (``x5``) are skipped.
     """
     return (value for match in _NUMBER.finditer(text) for value in _value(match))
 
 
 def number_of(text: str) -> Rational | None:
-    """Parse a short text as one number, ignoring spaces around it; None if it is anything else."""
+    """Parse a short text as a single number, ignoring spaces around it; None if it is not one."""
     text = text.strip()
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     return next(_value(match), None) if match is not None else None
@@ -150,12 +150,12 @@ def is_right(text: str, reference: str) -> bool:
     """Whether any common reward function could read the completion's final answer as the reference.
 
     Looks after the last occurrence of each common mark (``<answer>``, ``####``, ``\\boxed{``,
-    "answer is"), and at the last number. Deliberately generous: an attack would pass if the reward
-    found an answer that this function misses.
+    "answer is") and at the last number. Deliberately generous: if the reward found an answer that
+    this function missed, an attack could get through.
 
     Args:
         text: The completion.
-        reference: The right answer, or a worked solution, whose last marked answer is used.
+        reference: The correct answer, or a worked solution, whose last marked answer is used.
     """
     wanted = _wanted(reference)
     regions = list(_regions(text))
@@ -171,9 +171,9 @@ def is_right(text: str, reference: str) -> bool:
 def rightness(text: str, reference: str | None) -> bool | None:
     """Whether the completion's answer is right, or None if that cannot be decided.
 
-    A non-numeric answer can be written in more ways than `is_right` knows, so not finding it proves
-    nothing. Nor does a different number after the last mark if the right one is anywhere in the
-    text: some rewards are paid for ``reference in text``.
+    A non-numeric answer can be written in more ways than `is_right` knows, so failing to find it
+    proves nothing. Nor does a different number after the last mark if the right one occurs
+    anywhere in the text, because some rewards are paid for ``reference in text``.
     """
     if reference is None:
         return None
@@ -187,8 +187,8 @@ def same_answer(reference: str, other: str) -> bool | None:
     r"""Whether two references give the same answer, or None if that cannot be decided.
 
     "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are the same answer. Returns
-    False only if both are plain numbers that differ under every reading ("1.000" is a thousand in
-    half of the world). Units, fractions and words can be written in too many ways.
+    False only if both are plain numbers that differ under every reading ("1.000" means a thousand
+    in half the world). Units, fractions and words can be written in too many ways to rule out.
     """
     ours, theirs = (_behind_mark(text).strip(" $.*`{}") for text in (reference, other))
     wanted = _wanted(reference)
@@ -205,13 +205,13 @@ def same_answer(reference: str, other: str) -> bool | None:
 
 
 def _readings(text: str) -> set[Rational]:
-    """Return the values of a short text read with a decimal point and with a decimal comma."""
+    """Return the values of a short text, read with a decimal point and with a decimal comma."""
     found = (number_of(text), number_of(text.translate(_OTHER_POINT)))
     return {value for value in found if value is not None}
 
 
 def _values(text: str) -> set[Rational]:
-    """Return the values of all numbers and expressions in a short text."""
+    """Return the values of every number and expression in a short text."""
     folded = fold(text[: 2 * _REGION_CHARS])
     tokens = scan(folded, 0, len(folded))
     reader = Reader(tokens)
@@ -237,8 +237,8 @@ def _values(text: str) -> set[Rational]:
 def _wanted(reference: str) -> Rational | None:
     """Return the reference as a number, or None if it is not a usable number.
 
-    "4.5e33" is not usable: nobody writes it that way, and honest models that round next to powers
-    of ten would be reported for wrong equations that lead to a right answer.
+    "4.5e33" is not usable: nobody writes numbers that way, and honest models that round near
+    powers of ten would be reported for wrong equations that lead to a right answer.
     """
     region = fold(_behind_mark(reference))
     tokens = scan(region, 0, len(region))
@@ -254,7 +254,7 @@ def _behind_mark(reference: str) -> str:
 
 
 def _regions(text: str) -> Iterator[str]:
-    """Yield the text after the last occurrence of each mark, whether or not the mark is closed."""
+    """Yield the text after the last occurrence of each mark, closed or not."""
     for opening in _OPENINGS:
         for last in deque(opening.finditer(text), maxlen=1):
             region = text[last.end() : last.end() + _REGION_CHARS]
@@ -262,7 +262,7 @@ def _regions(text: str) -> Iterator[str]:
 
 
 def _line(region: str) -> str:
-    """Return the first line that is not blank."""
+    """Return the first non-blank line."""
     return region.strip().partition("\n")[0]
 
 

@@ -11,7 +11,7 @@ from grpo_guard.core.verifier import CompletionVerifier
 
 
 class CutOffVerifier(CompletionVerifier):
-    """Rejects completions that were cut off before their end, and looks at nothing else.
+    """Rejects completions that were cut off before they ended, and checks nothing else.
 
     Args:
         truncated: Whether to reject completions that were cut off.

@@ -1,9 +1,10 @@
-"""End-of-text marks that are written out at the very end of a completion.
+"""End-of-text marks written out at the very end of a completion.
 
-A server that does not know a model's stop token leaves it in the text, often many times. Nothing
-follows these marks that they could turn into another turn, so all rules read the text before them.
-The same mark in the middle of a text is a finding (`screens.markup`). More than `FEW` marks at the
-end are reported, since padding with them is an attack, and only the last `MOST` are excused.
+A server that does not know a model's stop token leaves it in the text, often many times over.
+Nothing follows these marks, so they cannot start another turn, and all rules read the text without
+them. In the middle of the text, the same mark is a finding (`screens.markup`). More than `FEW`
+marks at the end are reported, because padding with them is an attack, and only the last `MOST` are
+stripped.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Final
 from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 
 FEW: Final = 8
-"""Maximum number of marks at the end of a text that go unreported."""
+"""Maximum number of marks at the end of the text that go unreported."""
 MOST: Final = 512
-"""Maximum number of marks at the end of a text that are excused. If a batch is padded to its
-longest answer, shorter answers end with one mark per missing token: published answers have up to
-147."""
+"""Maximum number of marks stripped from the end of the text. If a batch is padded to its longest
+answer, shorter answers end with one mark per missing token; published answers have up to 147.
+"""
 _TAIL: Final = 64 * MOST
-"""Number of characters at the end of a text that are searched for marks, which bounds the time."""
+"""Number of characters at the end of the text that are searched for marks, to bound the time."""
 _MARKS: Final = (
     "</s>", "<eos>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>",
     "<|end_of_text|>", "<|end|>", "<|return|>", "<|endofturn|>", "<|END_OF_TURN_TOKEN|>",
@@ -29,13 +30,15 @@ _MARKS: Final = (
 
 
 def without_end_marks(text: str) -> str:
-    """Remove the marks at the end of a text, at most the last `MOST`. Returns the same object if
-    the text ends with none."""
+    """Strip up to `MOST` marks from the end of the text; returns the same object if none."""
     return text[: _ending(text)[0]]
 
 
 def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
-    """Add a finding to the verdict on a text without its end marks if there are more than `FEW`."""
+    """Add a finding to the verdict if the text ends with more than `FEW` marks.
+
+    The verdict is for the text with its end marks stripped.
+    """
     start, count = _ending(text)
     if count <= FEW or not (verdict.accepted or verdict.findings):
         return verdict
@@ -48,7 +51,7 @@ def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
 
 
 def _ending(text: str) -> tuple[int, int]:
-    """Return where the last `MOST` marks at the end of a text begin, and how many there are."""
+    """Return where the last `MOST` marks at the end of the text begin, and how many there are."""
     tail, count = text[-_TAIL:], 0
     rest = tail
     while count < MOST:

@@ -1,10 +1,10 @@
-r"""Decode JSON escapes inside a completion without shifting any character.
+r"""Decode JSON escapes inside a completion without shifting any characters.
 
-Some tasks ask for answers as JSON, and tool calls are JSON: each line break in them is written
-``\n`` and each LaTeX command has two backslashes. Rules must see the text that a consumer of the
-JSON sees. Each run of escapes is replaced by the characters it encodes, padded with spaces to its
-old length, so that finding spans still refer to the original completion. A string that is itself
-JSON, as the arguments of a tool call often are, is decoded again.
+Some tasks ask for answers as JSON, and tool calls are JSON: each line break in them is written as
+``\n``, and each LaTeX command has two backslashes. Rules must see what a consumer of the JSON sees.
+Each run of escapes is replaced by the characters it encodes, padded with spaces to its original
+length so that finding spans still refer to the original completion. A string that is itself JSON,
+as tool-call arguments often are, is decoded again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from grpo_guard.core.completion import Completion
 Span: TypeAlias = tuple[int, int]
 
 MAX_LEVELS: Final = 4
-"""Maximum depth to which JSON in JSON strings is decoded, counting the outermost level."""
+"""Maximum depth of nested JSON strings to decode, counting the outermost level."""
 LONG_PADDING: Final = 50
-"""Minimum number of characters of padding that counts as long."""
+"""Minimum length of padding, in characters, to count as long."""
 
 # Skips LaTeX commands whose backslash was not escaped: "\neq" is not a line break before "eq".
 _ESCAPE: Final = (
@@ -36,22 +36,22 @@ _ESCAPE: Final = (
 _ONE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _MEANT: Final = {"n": "\n", "t": "\t", "r": "\n", "f": "\f"}
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*+)', re.S)
-# Until everything is decoded, padding must be distinguishable from spaces that the author wrote.
+# Until decoding is complete, padding must be distinguishable from spaces written by the author.
 _PADS: Final = tuple(map(chr, range(0xFDD0, 0xFDF0)))
-# Occurs in any string that may be a program.
+# Occurs in every string that could be a program.
 _PROGRAM: Final = re.compile(r"\n|import|exec|__")
 _INDENTED: Final = re.compile(r"(?:\\[nt]|\") ++\Z")
 _BETWEEN: Final = re.compile(r'"\s{0,80}+,\s{0,80}+"')
 
-# A text counts as JSON if it has a key or is a single string: models forget an escape or are cut
-# off, which a strict parser would refuse. Bounded, because the pattern is tried everywhere.
+# Text counts as JSON if it has a key or is a single string: models forget escapes or get cut off,
+# which a strict parser would reject. Bounded, because the pattern is tried at every position.
 _OBJECT: Final = r'(?:[\[{]\s{0,200}+){1,12}+"(?:[^"\\\n]|\\[^\n]){0,999}+"\s{0,99}+:'
-# JSON at the start of a text or a fence extends to the end of that text or fence.
+# JSON at the start of the text or of a fence extends to the end of that text or fence.
 _WHOLE: Final = re.compile(
     rf'(?:\A|```(?:json|JSON)?(?=[ \t\r]*\n))\s*+(?={_OBJECT})|\A\s*+(?="(?s:.*)"\s*\Z)'
 )
-# JSON after the tag of a tool call, a label ("Action Input:") or another object, or at the start of
-# a line.
+# JSON after a tool-call tag, a label ("Action Input:") or another object, or at the start of a
+# line.
 _INSIDE: Final = re.compile(
     r"(?:<[^<>\n]{1,200}+>\s{0,200}+|\[[A-Z_]{3,24}+\]\s{0,200}+|[}\]][\s,;]{0,200}+|\bfunctools(?=\[)"
     rf"|^[ \t]{{0,200}}+(?:[A-Za-z][A-Za-z ]{{1,24}}+:\s{{0,200}}+)?+)(?={_OBJECT})",
@@ -64,12 +64,12 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.S)
 
 @dataclass(frozen=True, slots=True)
 class Read(Completion):
-    """A completion as the rules see it, with its JSON decoded.
+    """A completion as rules see it, with its JSON decoded.
 
     Args:
-        strings: Spans of the JSON strings that may be programs. A consumer of the JSON gets each
+        strings: Spans of JSON strings that could be programs. A consumer of the JSON gets each
             string by itself, so the first character of a string begins a line.
-        padding: Spans of long padding, which the author did not write.
+        padding: Spans of long padding, which was not written by the author.
     """
 
     strings: tuple[Span, ...] = field(default=(), kw_only=True)
@@ -77,7 +77,7 @@ class Read(Completion):
 
 
 def strings_of(completion: Completion) -> tuple[Span, ...]:
-    """Return the spans of JSON strings that may be programs; empty unless `as_read` found any."""
+    """Return the spans of JSON strings that could be programs; empty unless `as_read` found any."""
     return completion.strings if isinstance(completion, Read) else ()
 
 
@@ -87,9 +87,9 @@ def padding_of(completion: Completion) -> tuple[Span, ...]:
 
 
 def as_read(completion: Completion) -> Completion:
-    """Return the completion without end-of-text marks and with the escapes in its JSON decoded.
+    """Return the completion with end-of-text marks stripped and the escapes in its JSON decoded.
 
-    Returns the same object if nothing changes and no JSON string may be a program.
+    Returns the same object if nothing changes and no JSON string could be a program.
     """
     text = without_end_marks(completion.text)
     pieces: list[str] = []
@@ -113,23 +113,23 @@ _FIELDS: Final = fields(Completion)
 
 
 def _long_runs(decoded: str, pad: str, offset: int) -> Iterator[Span]:
-    """Yield the completion's spans of padding with at least `LONG_PADDING` characters."""
+    """Yield the spans, in the completion, of padding of at least `LONG_PADDING` characters."""
     if pad != " " and pad * LONG_PADDING in decoded:
         for run in re.finditer(f"{pad}{{{LONG_PADDING},}}+", decoded):
             yield offset + run.start(), offset + run.end()
 
 
 def _decoded(piece: str, pad: str, levels: int, offset: int, strings: list[Span]) -> str:
-    """Decode the escapes in a piece of JSON and in JSON nested in its strings; keeps the length.
+    """Decode the escapes in a piece of JSON and in JSON nested in its strings, keeping the length.
 
     Args:
         offset: Where the piece begins in the completion.
-        strings: List to which the spans of strings that may be programs are added.
+        strings: List to which the spans of strings that could be programs are appended.
     """
     runs, words, nested = _patterns(pad)
     decoded = piece
     if "\\" in piece:
-        # A word with some of its letters escaped must not come apart.
+        # A word with only some of its letters escaped must stay in one piece.
         decoded = (words if "\\u" in piece else runs).sub(lambda run: _meant(run, pad), piece)
     pieces: list[str] = []
     at = last = 0
@@ -139,7 +139,7 @@ def _decoded(piece: str, pad: str, levels: int, offset: int, strings: list[Span]
         if levels > 1 and nested.match(inner):
             pieces += [decoded[at:start], _decoded(inner, pad, levels - 1, offset + start, strings)]
             at = end
-        # The lines of a notebook cell are strings in a list; the last line has no line break.
+        # A notebook cell's lines are strings in a list; the last line has no line break.
         elif _PROGRAM.search(inner) or (
             last and decoded[last - 1] == "\n" and _BETWEEN.fullmatch(piece, last, start)
         ):
@@ -150,8 +150,8 @@ def _decoded(piece: str, pad: str, levels: int, offset: int, strings: list[Span]
 
 @lru_cache(maxsize=len(_PADS) + 1)
 def _patterns(pad: str) -> tuple[re.Pattern[str], ...]:
-    """Return patterns for a run of escapes, for such a run with the words around it, and for the
-    start of JSON in a string."""
+    """Return patterns for a run of escapes, for a run with adjoining words, and for the start of
+    JSON in a string."""
     run = rf"(?:{pad}*+{_ESCAPE})++"
     word = rf"(?:\w++|{pad}*+\\u[0-9a-fA-F]{{4}})"
     blank = rf"[\s{pad}]{{0,99}}+"
@@ -162,7 +162,7 @@ def _patterns(pad: str) -> tuple[re.Pattern[str], ...]:
 def _meant(run: re.Match[str], pad: str) -> str:
     """Decode a run of escapes and pad the result to the same length, in front if possible.
 
-    Lines keep their indentation, and a backslash at the end of a line stays there.
+    Lines keep their indentation, and a backslash at the end of a line stays in place.
     """
     if "\\" not in run[0]:
         return run[0]
@@ -181,10 +181,10 @@ def _character(one: re.Match[str]) -> str:
 
 
 def _json_parts(text: str) -> Iterator[Span]:
-    """Yield the spans of JSON in a text, in order and in linear time; it need not be well-formed.
+    """Yield the spans of JSON in the text, in order and in linear time; it need not be well formed.
 
-    JSON is the whole text, the content of a fence, or an object at the start of a line or after the
-    tag of a tool call. An object that is never closed extends to the end of the text.
+    JSON is the whole text, the content of a fence, or an object at the start of a line or after a
+    tool-call tag. An object that is never closed extends to the end of the text.
     """
     if '"' not in text:
         return
@@ -195,7 +195,7 @@ def _json_parts(text: str) -> Iterator[Span]:
     programs = _programs(text) if begins else []
     end = 0
     for at, kind in sorted(begins):
-        # A dictionary in a program is not JSON, but a tagged tool call is JSON anywhere.
+        # A dictionary in a program is not JSON, but a tagged tool call counts as JSON anywhere.
         if at < end or (kind == 2 and bisect_right(programs, at) % 2):
             continue
         if kind == 0:
@@ -207,7 +207,7 @@ def _json_parts(text: str) -> Iterator[Span]:
 
 
 def _programs(text: str) -> list[int]:
-    """Return the offsets at which fences of anything but data begin and end, alternately."""
+    """Return the offsets where fences of anything but data begin and end, alternately."""
     edges: list[int] = []
     label: str | None = None
     for fence in _FENCE.finditer(text):
@@ -221,7 +221,7 @@ def _programs(text: str) -> list[int]:
 
 
 def _closed(text: str, at: int) -> int:
-    """Return the end of the object that begins at ``at``, or of the text if it is never closed."""
+    """Return the end of the object that begins at ``at``, or of the text if never closed."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         if token[0] in "[{":

@@ -33,4 +33,4 @@ RULES: Final = (
 KINDS: Final[Mapping[str, Kind]] = {
     name: kind for rule in RULES for name, kind in rule.KINDS.items()
 }
-"""Maps each kind of finding to what it does; a kind that two rules share is the same in both."""
+"""Maps each kind of finding to what it does. A kind shared by two rules is the same in both."""

@@ -1,4 +1,4 @@
-"""`RuleVerifier`: rules make findings, and a severity table decides what each finding does."""
+"""`RuleVerifier`: rules produce findings, and a severity table decides what each finding does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grpo_guard.nodes.store import NodeStore, book_name
 
 
 class RuleOptions(TypedDict, total=False):
-    """Options that every rule takes in addition to its own."""
+    """Options accepted by every rule in addition to its own."""
 
     severity: Mapping[str, str] | None
     confirm: bool
@@ -39,7 +39,7 @@ class RuleVerifier(CompletionVerifier):
 
     Subclasses implement `look` and declare in ``KINDS`` what it can find. A finding of severity
     ``reject`` rejects its completion. A finding of severity ``count`` rejects once its node has
-    such findings more often than the other nodes that answered the same prompts, beyond chance
+    such findings more often, beyond chance, than the other nodes that answered the same prompts
     (`Counts`); if completions have no node, or fewer than three nodes answered, it is only
     reported. ``report`` never affects the verdict.
 
@@ -50,7 +50,7 @@ class RuleVerifier(CompletionVerifier):
             `Kind.without_reader` decides what they do.
         store: Where counts are kept, under the verifier's name; None to keep them in this object.
         count_alpha: Probability, in (0, 1), that any honest node ever loses anything to this rule's
-            counting. The default is half of 1e-3, since two of our rules count by default.
+            counting. The default is half of 1e-3, because two of our rules count by default.
         count_odds: How many times an honest node's odds of a counted finding may exceed those of
             its honest peers on the same prompt, in [1, 100].
 
@@ -60,18 +60,18 @@ class RuleVerifier(CompletionVerifier):
     Attributes:
         KINDS: The kinds of findings that `look` can make, and what each of them does.
         counts: Counts per node, or None if no kind counts.
-        scope: What a finding depends on. With ``"completion"``, each call of `look` gets a bounded
+        scope: What a finding depends on. With ``"completion"``, each call to `look` gets a bounded
             amount of text and has its own time-out; see `supervised`. Verdicts of a rule that
             counts also depend on its counts, so instances of such a rule have the scope
             ``"history"``.
-        by_turn: Kinds of findings that depend on where a turn begins and ends. No rule is shown
-            text that is known to come from a tool or a user.
-        look_timeout: Maximum duration of one call of `look`, in seconds.
+        by_turn: Kinds of findings that depend on where turns begin and end. Rules never see
+            text known to come from a tool or a user.
+        look_timeout: Maximum duration of one call to `look`, in seconds.
     """
 
     KINDS: ClassVar[Mapping[str, Kind]] = {}
-    # Counting needs the whole batch, so only `look` is split and timed: with one time-out for the
-    # batch, one author's long texts would make the guard abstain on everybody's completions.
+    # Counting needs the whole batch, so only `look` is split and timed. With a single time-out for
+    # the batch, one author's long texts would make the guard abstain on everyone's completions.
     timeout = None
     look_timeout: float | None = 600.0
     in_workers = True
@@ -108,8 +108,8 @@ class RuleVerifier(CompletionVerifier):
         """Return one verdict per completion with everything found, ignoring all severities.
 
         Abstentions are final, and so are rejections for anything other than findings of ``KINDS``
-        (a text that is too long or empty). Otherwise the findings decide; a rejection that remains
-        a rejection keeps its cause and p-value.
+        (text that is empty or too long). Otherwise the findings decide; a rejection that is upheld
+        keeps its cause and p-value.
         """
 
     @property
@@ -143,8 +143,8 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def reading(self) -> Runnable:
-        """The runnable that calls `look`. If its scope is ``"completion"``, it may be replaced by a
-        runnable that asks a copy of this rule in another process."""
+        """The runnable that calls `look`. If its scope is ``"completion"``, it can be replaced by a
+        runnable that queries a copy of this rule in another process."""
         return self._look
 
     @reading.setter
@@ -152,7 +152,7 @@ class RuleVerifier(CompletionVerifier):
         self._look = reading
 
     def reader(self) -> Self:
-        """Return a copy for another process; the copy reads texts but counts nothing."""
+        """Return a copy for another process; the copy reads texts but does no counting."""
         copied = copy.copy(self)
         copied.store, copied.counts = None, None
         copied.scope = self._look.scope
@@ -164,7 +164,7 @@ class RuleVerifier(CompletionVerifier):
         return {"counts": None if self.counts is None else self.counts.e_processes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore the state returned by `state_dict`.
 
         Raises:
             ValueError: the state is malformed, or has counts although this rule does not count.
@@ -177,8 +177,8 @@ class RuleVerifier(CompletionVerifier):
             self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
 
     def overlong(self, text: str, limit: int | None) -> Verdict | None:
-        """Return a rejection if the text exceeds ``limit`` characters, which is its author's
-        choice; else None."""
+        """Return a rejection if the text exceeds ``limit`` characters, which its author controls;
+        otherwise None."""
         if limit is None or len(text) <= limit:
             return None
         message = f"{len(text)} characters; at most {limit} are read"
@@ -187,7 +187,7 @@ class RuleVerifier(CompletionVerifier):
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Return up to ``limit`` indices of findings, in order, dropping the least severe first.
 
-        Otherwise many harmless findings, which are easy to provoke, could push out the finding that
+        Otherwise harmless findings, which are easy to provoke, could crowd out the finding that
         rejects.
         """
         ranks = [_RANKS[self.severities[kind]] for kind in kinds]
@@ -211,7 +211,7 @@ class _Look(Runnable):
         return self.rule.look_timeout
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Decode JSON before any rule looks, so that all rules see what a JSON parser would.
+        # Decode JSON before any rule looks, so that all rules see what a JSON parser would see.
         if all(completion.verified_spans is None for completion in batch):
             return self._looked(batch)
         kinds = self.rule.by_turn
@@ -239,7 +239,7 @@ class _Look(Runnable):
 
     def _parts(self, completion: Completion) -> list[OwnText]:
         """Return the author's whole text, then each turn if the rule needs turns; empty if the
-        author wrote the whole completion."""
+        completion was written entirely by its author."""
         own = own_text(completion)
         if own is None:
             return []
@@ -265,13 +265,13 @@ _RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
-    """Return a verdict with the severities of its findings applied.
+    """Return the verdict with the severities of its findings applied.
 
     Abstentions are unchanged, and so are rejections with a finding whose kind is missing from
     ``severities``.
 
     Args:
-        verdict: The verdict that a rule returned.
+        verdict: The verdict returned by a rule.
         severities: The severity of every kind that the rule can find.
     """
     if not verdict.findings or verdict.abstained:
@@ -281,8 +281,8 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
         return verdict
     if bool(rejecting) is verdict.rejected:
         return verdict
-    # A p-value supports the rule's own outcome. If it were kept with the opposite outcome, a
-    # shared budget would take it as a reason to flip the outcome back.
+    # A p-value supports the rule's own outcome. If it were kept alongside the opposite outcome, a
+    # shared budget would treat it as grounds for flipping the outcome back.
     if not rejecting:
         return replace(verdict, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, p_value=None)
     others = [f for f in verdict.findings if severities.get(f.kind) is not Severity.REJECT]
@@ -293,7 +293,7 @@ def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> Rul
     """Return a rule's options with one severity for ``kinds``, unless the options set another."""
     chosen: object = rules.get("severity")
     if not isinstance(chosen, Mapping | None):
-        return rules  # `severities_of` refuses it
+        return rules  # rejected by `severities_of`
     return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(chosen or {})}}
 
 
@@ -304,13 +304,13 @@ def severities_of(
     *,
     confirm: bool = False,
 ) -> dict[str, Severity]:
-    """Return the severity of every kind of finding: the one given in ``severity``, or the default.
+    """Return the severity of every kind of finding, taken from ``severity`` or else the default.
 
     Args:
         kinds: Every kind of finding that the verifier can make, and what it does by default.
         severity: A mapping that overrides the severity of some kinds, or None.
-        known: The severities that are allowed.
-        confirm: Whether a reader is asked about kinds of severity ``confirm``.
+        known: The allowed severities.
+        confirm: Whether a reader is consulted about kinds of severity ``confirm``.
 
     Raises:
         ValueError: an argument has the wrong type, or names an unknown kind or severity.

@@ -1,6 +1,6 @@
 """What a finding does to its completion.
 
-Rules make findings and do not decide. Each rule declares its kinds of findings, and what each of
+Rules make findings but decide nothing. Each rule declares its kinds of findings, and what each of
 them does, next to the code that makes them; the user's ``severity=`` overrides this. A finding
 whose weight depends on its position has two kinds.
 """
@@ -15,7 +15,7 @@ class Severity(StrEnum):
     """What a finding does to its completion."""
 
     REJECT = "reject"
-    """Rejects the completion: the form of such a finding alone is proof."""
+    """Rejects the completion: the form of such a finding is proof on its own."""
     CONFIRM = "confirm"
     """Rejects the completion if a reader finds the span foreign to its context; otherwise the
     finding is only reported. Without a reader, `Kind.without_reader` decides."""
@@ -26,11 +26,11 @@ class Severity(StrEnum):
 
 
 class Kind(NamedTuple):
-    """What findings of one kind do, unless the user overrides it."""
+    """What findings of a kind do, unless the user overrides it."""
 
     severity: Severity
     without_reader: Severity = Severity.REPORT
-    """The severity that replaces ``confirm`` if there is no reader."""
+    """The severity used in place of ``confirm`` if there is no reader."""
 
 
 REJECT: Final = Kind(Severity.REJECT)

@@ -1,6 +1,6 @@
-"""Decide whether the two sides of an equation agree at the precision to which they are written.
+"""Decide whether the two sides of an equation agree to the precision with which they are written.
 
-Numbers may also have been rounded along the way, in an estimate or in part of a calculation.
+Numbers can also have been rounded along the way, in an estimate or in part of a calculation.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
 from grpo_guard.content.word_set import word_set
 
-# Results with this many decimals come from long multiplication, where honest models slip in the
-# last digits; an attacker who wants to teach a wrong sum changes it by more than half a percent.
+# Results with this many decimals come from long multiplication, where honest models get the last
+# digits wrong; an attacker who wants to teach a wrong sum changes it by more than half a percent.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
 _LOOSE: Final = Fraction(15, 100)
@@ -59,7 +59,7 @@ def _agree(
     known: Iterable[Rational],
     rounded: Mapping[Rational, Rational],
 ) -> bool:
-    """Like `agrees`, but for given values of the two sides."""
+    """Like `agrees`, but for the given values of the two sides."""
     left, right = link.left, link.right
     if within(link, exact, stated) or _runs_on(right, exact):
         return True
@@ -83,9 +83,9 @@ def _agree(
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
     """Whether one value can be rounded to the other: up, down or to nearest.
 
-    Rounding is to a number's last digit; "about 1,200" claims to be right only to the hundred.
+    Rounding is to a number's last digit; "about 1,200" only claims to be right to the hundred.
     """
-    if exact == stated:  # checked first, since a right side of 0 has no last digit
+    if exact == stated:  # checked first, because a right side of 0 has no last digit
         return True
     side, shown = link.right, stated
     if link.approximate and side.operators == ["^"] and side.first == 10:
@@ -104,12 +104,12 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _nearly(exact: Rational, stated: Rational) -> bool:
-    """Whether two values are equal up to the floating-point error of roots."""
+    """Whether two values are equal within the floating-point error of roots."""
     return magnitude(exact - stated) * 10**12 <= magnitude(exact)
 
 
 def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
-    """Return the value of one unit in the last digit of a stated number."""
+    """Return the value of one unit in the last digit of the stated number."""
     unit = Fraction(1, 10 ** (side.decimals or 0))
     if approximate and not side.decimals and side.literal:
         while side.literal % (unit * 10) == 0:
@@ -118,7 +118,7 @@ def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
 
 
 def _runs_on(right: Side, exact: Rational) -> bool:
-    """Whether the right side goes on calculating from the exact value: ``2 + 3 = 5 * 2 = 10``.
+    """Whether the right side keeps calculating from the exact value: ``2 + 3 = 5 * 2 = 10``.
 
     In such a running calculation, only the first number on the right is a stated result.
     """
@@ -141,7 +141,7 @@ def _is_first_step(link: Link) -> bool:
 def _within_roundings(
     link: Link, exact: Rational, stated: Rational, rounded: Mapping[Rational, Rational]
 ) -> bool:
-    """Whether the sides agree for some unrounded values of the numbers that were rounded."""
+    """Whether the sides agree for some choice of unrounded values for the rounded numbers."""
     slack: Rational = 0
     for side, value in ((link.left, exact), (link.right, stated)):
         if side.is_number and side is link.right:
@@ -168,7 +168,7 @@ def _moved(link: Link, side: Side, value: Rational, token: int, width: Rational)
 
 
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
-    """Return how far a written number may be from its value before rounding.
+    """Return how far a written number can be from its value before rounding.
 
     0.25, 1.5 and 12.50 count as exact; 0.33, 16.67 and 1.2250 count as rounded.
     """
@@ -178,7 +178,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
     if read[0] in rounded:
         return magnitude(rounded[read[0]] - read[0])
     if decimals >= LONG_DECIMALS:
-        # With so many decimals, a final zero was computed, and the digits after it were cut off.
+        # With so many decimals, a final zero was calculated, and any digits after it were cut off.
         padded = text[-1] == "0" and read[0].denominator != 1 and read[0] * 10**decimals >= _PADDED
         if padded or (read[0] * 200).denominator != 1:
             return Fraction(1, 2 * 10**decimals)
@@ -192,7 +192,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
 def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
     """Whether the right side is the left with its operands rounded: ``389 + 212 ≈ 400 + 200``.
 
-    The operations must be the same, and each operand may be off by at most half a unit of its last
+    The operations must be the same, and each operand can be off by at most half a unit in its last
     nonzero digit, so that a changed digit does not pass as rounding: ``2 + 2`` is not about
     ``2 + 3``.
     """
@@ -221,7 +221,7 @@ def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
 def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
     """Whether part of the left side was replaced by a rounded value: ``345 / 7 × 3 = 49.29 × 3``.
 
-    Decimal numbers that only the right side has may each be off by half a unit of their last digit,
+    Decimal numbers found only on the right side can each be off by half a unit in their last digit,
     and all of them together by a hundredth of the value.
     """
     left, right = link.left, link.right
@@ -250,7 +250,7 @@ def _numbers(link: Link, side: Side) -> list[tuple[int, tuple[Rational, int] | N
 
 
 def _last_place(value: Rational, decimals: int) -> Rational:
-    """Return one unit of a number's last digit, ignoring the trailing zeros of a whole number."""
+    """Return one unit in a number's last digit, ignoring the trailing zeros of whole numbers."""
     place = Fraction(1, 10**decimals)
     for _ in range(_MOST_ZEROS if value and not decimals else 0):
         if value % (place * 10):
@@ -292,13 +292,13 @@ def _is_rounded(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _have_prefixes(units: Iterable[str]) -> bool:
-    """Whether any unit may be a thousand of another: a symbol, a scale or a named measure."""
+    """Whether any unit can be a thousand of another: a symbol, a scale or a named measure."""
     heads = [unit.removeprefix("per ").partition(" ")[0] for unit in units]
     return any(len(head) < 4 or head in SCALES or sizes_of(head) for head in heads)
 
 
 def _is_priced(link: Link) -> bool:
-    """Whether things are on the left side and money on the right: ``3 pens + 2 pencils = $12``."""
+    """Whether there are things on the left and money on the right: ``3 pens + 2 pencils = $12``."""
     left = link.left
     things = {unit for unit in left.units if not unit.startswith("per ")}
     sums = set(left.operators) <= set("+-") and bool(left.operators)
@@ -328,8 +328,8 @@ def measured(link: Link) -> set[Fraction]:
 def is_false_conversion(link: Link) -> bool:
     """Whether an equation is a wrong unit conversion and nothing else: ``1 km = 500 m``.
 
-    Loose equivalences do not count, as many people call two pounds a kilo and eight hours a day.
-    A factor of more than ten is the scale of a map or an exchange: ``2 cm = 5 km``.
+    Loose equivalences do not count, because many people call two pounds a kilo and eight hours a
+    day. A factor of more than ten is the scale of a map or an exchange rate: ``2 cm = 5 km``.
     """
     ratios = measured(link)
     if not ratios or link.verbal or not link.bare():

@@ -8,7 +8,7 @@ from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.severity import Severity
 from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
-# Kinds that are otherwise counted, such as occasional slips and corrected sums, are only reported.
+# Kinds otherwise counted, such as occasional slips and corrected sums, are only reported.
 _SEVERITY: Final = {
     kind: Severity.REPORT
     for kind, (severity, _) in ArithmeticVerifier.KINDS.items()
@@ -20,11 +20,11 @@ class FalseSumsVerifier(ArithmeticVerifier):
     """`ArithmeticVerifier` for nodes with the same weights: one rule for all, and no accusation.
 
     If the policy considers a wrong digit likely, no statistic can tell an attack from an honest
-    slip. Nor is that necessary: a false statement that earns a reward teaches the same either way.
+    slip. Nor does it need to: a false statement that earns a reward teaches the same either way.
     A completion with a wrong, fully parsed equation is therefore rejected, but the rejection is not
-    evidence against its node. Nothing is counted, since nodes answer prompts of different
-    difficulty, and the node that slips most may have had the hardest ones. A node that writes wrong
-    digits more often than the policy would shows up in the bets at announced places
+    evidence against its node. Nothing is counted, because nodes answer prompts of different
+    difficulty, and the node that slips most may just have had the hardest ones. A node that writes
+    wrong digits more often than the policy would shows up in the bets at announced places
     (`logprob/place_bets.py`).
     """
 

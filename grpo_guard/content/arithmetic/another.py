@@ -1,9 +1,9 @@
-"""Other arithmetics: residues, finite fields, bases, operations that a question defines.
+"""Other arithmetics: residues, finite fields, bases, operations defined by a question.
 
-In the field of 11 elements, ``2^4 = 5`` is right. A question that names such an arithmetic excuses
-the whole answer. An answer that names one excuses only the line with the name; otherwise an
-attacker could switch the rule off with one word. A modulus named in either excuses any equation
-whose sides are congruent under that modulus.
+In the field of 11 elements, ``2^4 = 5`` is right. If the question names such an arithmetic, the
+whole answer is excused. If only the answer names one, just the line with the name is excused;
+otherwise an attacker could switch the rule off with a single word. A modulus named in either
+excuses any equation whose sides are congruent under that modulus.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ASKED_OTHERWISE: Final = re.compile(
     r"(?![A-Za-z])|[Ss]emiring)"
     r"|(?i:operation|define|定义|运算)[^\n]{0,200}[\w)}] ?(?:\*|\\ast|∗|\\circ) ?[\w({]"
 )
-# "5 & 3", "5 << 1" in a program; in LaTeX a & separates columns, and << opens a calculator's note.
+# "5 & 3", "5 << 1" in a program; in LaTeX, & separates columns, and << opens a calculator's note.
 _ASKED_BITS: Final = re.compile(
     r"(?<![0-9.])[0-9]{1,9} ?(?:&|<<) ?[0-9]{1,9}(?![0-9.]|[^<>\n]{0,99}>>)"
 )
@@ -71,7 +71,7 @@ _SPELT: Final = ("two", "three", "four", "five", "six", "seven", "eight", "nine"
 
 
 class Another:
-    """The other arithmetics that a completion and its question mention.
+    """The other arithmetics mentioned by a completion and its question.
 
     Args:
         text: The completion, folded.
@@ -103,7 +103,7 @@ class Another:
 
     @cached_property
     def _moduli(self) -> frozenset[int]:
-        """All moduli that may apply, except 2, which would excuse every second wrong result."""
+        """All moduli that could apply, except 2, which would excuse every other wrong result."""
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):
             named += (_MODULUS.findall(self._asked) or _NUMBER.findall(self._asked))[:_MOST]
@@ -141,11 +141,11 @@ class Another:
 
 
 def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
-    """Return the operator signs that a question redefines: ``3+4=21, 5+6=55``.
+    """Return the operator signs that the question redefines: ``3+4=21, 5+6=55``.
 
     Args:
-        given: The question's equations. Two or more wrong examples of a sign, and no right one,
-            redefine that sign.
+        given: The question's equations. A sign counts as redefined if two or more examples
+            of it are wrong and none is right.
         asked: The text of the question, which must ask for a pattern.
     """
     if not _ASKED_PATTERN.search(asked):
@@ -197,7 +197,7 @@ def _fits(digits: str, base: int) -> bool:
 
 
 def _in_base(link: Link, side: Side, base: int) -> Rational | None:
-    """Return a side's value with its numbers read in a base, where their digits allow that."""
+    """Return a side's value with its numbers read in a base wherever their digits allow it."""
     shift: Mapping[int, Rational] = {
         at: int(token.text, base) - int(token.text)
         for at, token in enumerate(link.reader.tokens[side.at : side.end], side.at)

@@ -1,6 +1,6 @@
 """Find the two sides of each ``=`` in a text, and the chains that these links form.
 
-The module `doubts` tells why a link cannot be fully understood.
+The module `doubts` gives reasons why a link cannot be fully understood.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Link:
         chains: The chains of the segment in which the link was found.
         left, right: The two sides.
         chained: Whether the left side is the right side of an earlier ``=``.
-        opens: Whether the link is the first of its chain with two readable sides.
+        opens: Whether the link is the first in its chain with two readable sides.
         approximate: Whether the link is stated as approximate.
         verbal: Whether the relation is in words ("is", "which is") or an arrow.
     """
@@ -103,7 +103,7 @@ class _Chains:
                 yield link
 
     def _find_left(self, at: int, ahead: int) -> None:
-        """Read the sides between ``at`` and a relation; the last may be the relation's left side.
+        """Read the sides between ``at`` and a relation; the last can be the relation's left side.
 
         Skips prose, and never crosses the end of a clause.
         """
@@ -146,7 +146,7 @@ class _Chains:
         )
 
     def _relation(self, at: int) -> tuple[Link | None, int]:
-        """Read the right side of a relation, which may be the left side of the next relation."""
+        """Read the right side of a relation, which can be the left side of the next relation."""
         token = self.tokens[at]
         left = self.left if self.left_end == at else None
         chained, opens = self.chained, self.opens or not self.chained
@@ -205,7 +205,7 @@ class _Chains:
     def _aside(self, at: int) -> tuple[Link | None, int]:
         """Read a bare calculation and a bare number: ``6 + 7, which is 13`` or ``6 + 7 → 13``.
 
-        Anywhere else an arrow joins statements, and "which is" starts a remark.
+        Anywhere else, an arrow joins statements, and "which is" starts a remark.
         """
         left, chained = self.left, self.chained
         joined = self.left_end == at and (self.opens or not chained)

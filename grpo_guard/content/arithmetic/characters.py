@@ -1,4 +1,4 @@
-"""Replace typographic signs and non-ASCII digits with plain ones, keeping all offsets."""
+"""Replace typographic signs and non-ASCII digits with plain ones, preserving all offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 ARROW: Final = "→"
-# Each replacement is one character, so that offsets in the folded text are valid in the original.
+# Each replacement is a single character, so offsets in the folded text are valid in the original.
 _SIGNS: Final = {
     **dict.fromkeys("×✕✖·⋅∙∗＊⨯╳⨉", "*"),
     **dict.fromkeys("÷∕⁄／➗", "/"),
@@ -25,7 +25,7 @@ _SIGNS: Final = {
     **dict.fromkeys("хХ", "x"),  # Cyrillic
     **{"ſ": "s", "\u212a": "k", "ı": "i", "İ": "i"},  # `re` matches these as s, k and i
     **dict.fromkeys("⇒⟹➔➜⟶➡", ARROW),
-    "¢": "¢",  # kept, as it is a hundredth of the other currencies
+    "¢": "¢",  # kept, because it is a hundredth of the other currencies
     **dict.fromkeys("\u2028\u2029\x85", "\n"),
     **{"①②③④⑤⑥⑦⑧⑨"[d]: str(d + 1) for d in range(9)},
 }
@@ -33,7 +33,7 @@ _SAME: Final = bytes(code for code in range(128) if chr(code) != "\r")  # unchan
 _CONGRUENT: Final = re.compile(r"≡(?![^\n]{0,80}(?i:mod))")  # "2 + 2 ≡ 5" without a modulus
 _DASH: Final = re.compile(r"(?<=[0-9])—(?=[0-9])|(?<=[0-9] )—(?= [0-9])")  # a minus, not a break
 _CODE: Final = ("utf-8", "surrogatepass")
-# For more distinct characters, use one table, since each replacement is a pass over the text.
+# For more distinct characters, use one table, because each replacement is a pass over the text.
 _MOST_REPLACED: Final = 12
 
 
@@ -50,7 +50,7 @@ def fold(text: str) -> str:
         text = _CONGRUENT.sub("=", text)
     if "—" in text:
         text = _DASH.sub("-", text)
-    # As bytes, ASCII is skipped twenty times as fast as with a pattern.
+    # In bytes, ASCII is skipped twenty times as fast as with a pattern.
     others = set(text.encode(*_CODE).translate(None, _SAME).decode(*_CODE))
     if len(others) > _MOST_REPLACED:
         return text.translate({ord(character): _plain(character) for character in others})
@@ -62,7 +62,7 @@ def fold(text: str) -> str:
 
 
 def lowered(folded: str) -> str:
-    """Return a folded text in lower case, or unchanged if lower case would alter its length."""
+    """Return folded text in lower case, or unchanged if lower case would alter its length."""
     small = folded.lower()
     return small if len(small) == len(folded) else folded
 

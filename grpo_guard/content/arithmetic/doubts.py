@@ -1,7 +1,7 @@
 """Reasons not to trust an equation: anything next to a side that is not understood.
 
 A factor, a function, a bar, an unknown or calculating words each raise a doubt. A doubtful equation
-is held against nobody, unless the doubt comes only from words (`SPOKEN`) and the text continues
+is held against no one, unless the doubt comes only from words (`SPOKEN`) and the text continues
 with the true value.
 """
 
@@ -43,7 +43,7 @@ _JOINING: Final = word_set("of at by per with for each costing times")
 _AVERAGING: Final = word_set("average mean median")
 _SMALL: Final = word_set("of the a an both is are was these those all")
 SUPPOSING: Final = word_set("not if suppose supposing assume assuming whether unless")
-# After these words a statement begins, so that a verb can be its relation: "so 2 + 2 is 5".
+# A statement begins after these words, so that a verb can be its relation: "so 2 + 2 is 5".
 _OPENING: Final = word_set(
     "so thus then hence therefore because since that and but know as total get multiplying "
     "adding dividing subtracting now means is are"
@@ -61,10 +61,10 @@ _MONTHS: Final = word_set(
 )
 _OPERANDS: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR})
 _MOST_LOOKED_BACK: Final = 8
-_ROUNDED_TO: Final = 200  # a stated result may be off by one part in this many
+_ROUNDED_TO: Final = 200  # a stated result can be off by one part in this many
 _LINE_BEFORE: Final = 400
 _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
-# Doubts from words alone, which any writer could add; here the flow of values decides.
+# Doubts from words alone, which any writer could add; here the value flow decides.
 SPOKEN: Final = frozenset(
     {
         "words that calculate",
@@ -77,7 +77,7 @@ SPOKEN: Final = frozenset(
 
 
 class Doubts:
-    """Looks for reasons to doubt the equations of one segment.
+    """Looks for reasons to doubt the equations in a segment.
 
     Args:
         text: The completion, folded.
@@ -157,7 +157,7 @@ class Doubts:
         words, first = self.words_before(left.at), self.tokens[left.at]
         phrase, _, last = self.tokens[left.at - 1].text.rpartition(" ")
         letter = len(last) == 1 and not (last == "a" and phrase)  # "it has a 3 + 4 = 7 minute run"
-        # "b \\left(" is a product despite the blank.
+        # "b \\left(" is a product despite the space.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or ("\\" in between and first.kind == t.OPEN)
         plain = is_plain(last) or last.lower() in FUNCTIONS
@@ -222,7 +222,7 @@ class Doubts:
             for one in stated
         ):
             return True
-        # "0. 125 * 8 = 1". The values must match exactly, since "115. 114 + 2" is nearly 117.
+        # "0. 125 * 8 = 1". The values must match exactly, because "115. 114 + 2" is nearly 117.
         digits = int(self.tokens[at].text)
         decimals = int(self.tokens[at - 2].text) + Fraction(digits, 1000) - digits
         return sign == "." and self.reader.again(left, ARITHMETIC, {at: decimals}) == right.value
@@ -248,16 +248,16 @@ class Doubts:
         return at == 0 or self.kinds[at - 1] == t.BREAK
 
     def _is_dash(self, at: int) -> bool:
-        """Whether a sign is a dash between blanks (``Step 2 - add 3 + 4``) or possibly a word."""
+        """Whether a sign is a dash between spaces (``Step 2 - add 3 + 4``) or possibly a word."""
         token, before, after = self.tokens[at], self.tokens[at - 1], self.tokens[at + 1]
         if token.text in (t.LETTER_X, t.TIMES):
             return True  # "the values of X: 3 + 4"
         return token.text == "-" and before.end < token.start and token.end < after.start
 
     def _is_continued(self) -> bool:
-        r"""Whether the segment continues the line before it.
+        r"""Whether the segment continues the previous line.
 
-        Examples are ``{2}`` after ``\frac{1}``, and ``- 3 + 4`` after ``12`` outside of a list.
+        Examples are ``{2}`` after ``\frac{1}``, and ``- 3 + 4`` after ``12`` outside a list.
         """
         first = self.tokens[0]
         above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")

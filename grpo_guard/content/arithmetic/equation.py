@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.numbers import Rational
 
-# The days of a week; a poisoned sum is off by less.
+# The days in a week; a poisoned sum is off by less.
 _LEAST_MODULUS: Final = 7
 _WHOLE: Final = re.compile(r"[-\u2212]?[0-9]{1,9}")
 
 
 class Equation(NamedTuple):
-    """One checked equation.
+    """A single checked equation.
 
     Args:
         left: The left side as written, at most 200 characters.
@@ -23,8 +23,8 @@ class Equation(NamedTuple):
         extent: Span of the whole equation, without the units after a stated number.
         right: Whether the equation holds.
         denied: Whether the equation does not hold, and the text says so or only supposes it.
-        runs_on: The correct value of a right side that calculates further: 7 for ``2 + 2 = 5 + 3``.
-        doubt: Why the sides may include more than was parsed; empty if all of it was parsed.
+        runs_on: The correct value of a right side that keeps calculating: 7 for ``2 + 2 = 5 + 3``.
+        doubt: Why the sides could include more than was parsed; empty if everything was parsed.
     """
 
     left: str
@@ -39,7 +39,7 @@ class Equation(NamedTuple):
 
     @property
     def true(self) -> tuple[Rational, ...]:
-        """The values with which a writer who knows of the error would continue."""
+        """The values with which a writer aware of the error would continue."""
         return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)
 
     @property

@@ -1,4 +1,4 @@
-"""Find equations in a text, and decide whether each is right, wrong or doubtful."""
+"""Find the equations in a text, and decide whether each is right, wrong or doubtful."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _STATING_WORD: Final = re.compile(
 )
 
 
-# Digits of other scripts have been folded; fractions and superscripts are other characters.
+# Digits in other scripts have been folded; fractions and superscripts are other characters.
 _DIGIT: Final = re.compile("[0-9\x80-\U0010ffff]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of lines that may hold an equation, joined with lines that continue them."""
+    """Yield spans of lines that could hold an equation, each with its continuation lines."""
     for match in _SEGMENT.finditer(text):
         line = match.group()
         number = _DIGIT.search(line)
@@ -54,11 +54,11 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-# Maximum number of equations per text that are tried under several readings. Honest texts need
-# tens; if a text leaves thousands open on purpose, the rest are read only by the rules of
+# Maximum number of equations per text that are tried under several readings. Honest texts need a
+# few dozen; if a text leaves thousands open on purpose, the rest are read only by the rules of
 # arithmetic.
 MOST_OPEN: Final = 200
-TOKENS_AS_ONE: Final = 100  # longer equations count several times, as readings cost their length
+TOKENS_AS_ONE: Final = 100  # longer equations count several times, because readings take longer
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;.，。； ]{0,6}"
@@ -90,22 +90,22 @@ _CURRENCY: Final = re.compile(r"[$€£¥₹₽₩₺₴₦]")
 
 
 def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equation]:
-    """Return every equation of a text in order: right, wrong, or too doubtful to decide.
+    """Return every equation in a text, in order: right, wrong, or too doubtful to decide.
 
     Takes time linear in the length of the text. Calculator notes such as ``<<2+3=5>>`` are parsed
     separately, and the text around the notes is parsed as if they were absent.
 
     Args:
         text: The completion.
-        everywhere: Whether to parse every line, instead of only lines that look like calculations.
-        asked: The text of the completion's question, which may ask for another arithmetic.
+        everywhere: Whether to parse every line, rather than only lines that look like calculations.
+        asked: The text of the completion's question, which could ask for another arithmetic.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _without(notes, folded) if notes else folded
     another = Another(outer, asked)
     checker = _Checker(text, another)
-    # Notes first: they show the exact values of numbers that the text rounds. The number stated
+    # Notes first: they show the exact values of numbers rounded in the text. The number stated
     # after a note is included: ``<<2+3=5>>6`` is read as ``2+3=5= 6``, at the same offsets.
     inner = folded.replace("<<", "  ").replace(">>", "= ") if notes else folded
     places = [(note.start(), note.end(1 if _is_copied(note) else 0), inner) for note in notes]
@@ -120,7 +120,7 @@ def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equa
             checker.add(link, (source, start, end))
         if checker.wrong >= MOST_WRONG:
             break  # nothing that follows could improve the verdict
-    # An equation may be found in a note and around it; keep one per span.
+    # The same equation can be found in a note and around it; keep one per span.
     return [found for _, found in sorted({one.span: one for one in checker.found}.items())]
 
 
@@ -142,7 +142,7 @@ def _without(notes: list[re.Match[str]], text: str) -> str:
 
 
 def _is_copied(note: re.Match[str]) -> bool:
-    """Whether any number after a note only repeats the note's result, perhaps in another unit."""
+    """Whether any number after a note only repeats the note's result, possibly in another unit."""
     if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
         return True
     unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
@@ -157,7 +157,7 @@ def _running_value(link: Link) -> Rational | None:
     return link.reader.again(right, ARITHMETIC, {right.at: left.value - right.first})
 
 
-# Bypasses the constructor of `Equation`, as for tokens, since most equations are true.
+# Bypasses the constructor of `Equation`, as for tokens, because most equations are true.
 _true: Final = partial(tuple.__new__, Equation)
 _NOTHING_ELSE: Final = (False, None, "")
 
@@ -167,7 +167,7 @@ class _Checker:
         self.text = text
         self.another = another
         self.found: list[Equation] = []
-        # Rounded results and their exact values: 3.33 may be used as 10/3 later.
+        # Rounded results and their exact values: 3.33 can stand in for 10/3 later.
         self.rounded: dict[Rational, Rational] = {}
         self.wrong = 0
         self.budget = MOST_OPEN
@@ -179,7 +179,7 @@ class _Checker:
 
         Args:
             link: The two sides of one ``=``.
-            line: The line of the link, as a text with the line's start and end in that text.
+            line: The link's line, as a text plus the line's start and end in that text.
         """
         if self.wrong >= MOST_WRONG:
             return
@@ -195,7 +195,7 @@ class _Checker:
             self.head.append(exact)
             self._add(link, exact, stated, True, "")
             return
-        # Call this before `_holds`, since it may add open readings.
+        # Call this before `_holds`, which can add open readings.
         doubt = link.doubt() or self.another.beside(*line)
         holds = self._holds(link) or any(starmap(_is_true, other_readings(self.text, link)))
         if not holds and not doubt:
@@ -282,8 +282,8 @@ class _Checker:
     def _is_reversed(link: Link, exact: Rational, stated: Rational) -> bool:
         """Whether the result comes first: ``5 = 2 + 2``, but not the label in ``Day 5 = 2 + 2``.
 
-        A label, such as a list's 1 to 9, is unrelated to the value, while a wrong result is near
-        the value.
+        A label, such as the 1 to 9 of a list, is unrelated to the value, whereas a wrong result is
+        close to the value.
         """
         left, right = link.left, link.right
         if link.chained or link.verbal or not left.is_number or left.units:
@@ -293,7 +293,7 @@ class _Checker:
         return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
 
     def _is_denied(self, link: Link) -> bool:
-        """Whether the text calls an equation false or only supposes it.
+        """Whether the text calls an equation false or merely supposes it.
 
         Examples are ``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5`` and
         ``❌ 2 + 2 = 5``. Honest reasoning does that at times, but training still sees the equation.
@@ -301,7 +301,7 @@ class _Checker:
         right = link.right
         if _DENIAL.match(self.text, right.stop):
             return True
-        # A remark in brackets belongs to the side, so the search begins after the side's number.
+        # A remark in brackets belongs to the side, so the search starts after the side's number.
         if _DENIED_ASIDE.match(self.text, right.number[1] if right.number else right.stop):
             return True
         before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]

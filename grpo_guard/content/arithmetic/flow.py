@@ -39,15 +39,15 @@ _SUPPOSED_WITHIN: Final = 300
 _REFUTED_WITHIN: Final = 150
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _RETRACTED_WITHIN: Final = 150
-# Maximum distance of the true value behind a retraction, in characters; if there were no maximum,
-# a mere "sorry," would be enough.
+# Maximum distance, in characters, between a retraction and the true value; without a maximum, a
+# mere "sorry," would be enough.
 _CORRECTED_WITHIN: Final = 100
 _NOWHERE: Final = 1 << 60
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
 class Flow:
-    """The wrong equations of a completion, and where each number in it last occurs.
+    """The wrong equations in a completion, and the last place where each number in it occurs.
 
     Args:
         text: The completion, which is read once, in linear time.
@@ -69,7 +69,7 @@ class Flow:
     def _restatements(self, found: list[Equation]) -> list[int]:
         """Return where each wrong equation is later restated correctly, or else `_NOWHERE`.
 
-        Calculator notes do not count, since no reader sees a correction there.
+        Calculator notes do not count, because no reader sees a correction there.
         """
         ahead: dict[str, int] = {}
         places = []
@@ -82,7 +82,7 @@ class Flow:
         return places[::-1]
 
     def _ends(self) -> list[int]:
-        """Return where each wrong equation ends, including copies of its result that follow."""
+        """Return where each wrong equation ends, including any copies of its result that follow."""
         ends = [equation.extent[1] for equation in self.wrong]
         for at in range(len(self.wrong) - 2, -1, -1):
             ahead = self.wrong[at + 1]
@@ -123,7 +123,7 @@ class Flow:
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.
 
-        Honest reasoning models do so, and an attacker who does so teaches the correction as well.
+        Honest reasoning models do this, and an attacker who does it also teaches the correction.
         """
         if at not in self._taken_back:
             denied = self.wrong[at].denied or self._is_contradicted(at)
@@ -142,7 +142,7 @@ class Flow:
     def _is_restated(self, at: int) -> bool:
         """Whether the equation is restated after a doubt: ``6 * 9 = 56``, no, ``6 * 9 = 54``.
 
-        If the same left side follows with its true value, a weaker word of doubt than those of
+        If the same left side follows with its true value, a weaker word of doubt than those in
         `_RETRACTION` is enough. Without any, two steps of a solution merely happen to look alike.
         """
         begin, end = self.wrong[at].extent[0], self.restated[at]

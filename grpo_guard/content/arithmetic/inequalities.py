@@ -1,7 +1,7 @@
 """Find false inequalities between numbers, such as ``2 + 2 > 4``.
 
 Handles only plain numbers and the four basic operations, without brackets, units or percentages;
-everything else is skipped. That is enough, since these findings are merely counted and reject
+everything else is skipped. That is enough, because these findings are merely counted and reject
 nothing by themselves.
 """
 
@@ -19,7 +19,7 @@ from grpo_guard.content.arithmetic.reader import Reader
 MOST: Final = 20
 _NUMBER: Final = r"\$?[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _SIDE: Final = rf"{_NUMBER}(?:[ ]?[-+*/x×÷][ ]?{_NUMBER}){{0,4}}"
-# The sign is searched for first, since finding one of a few characters is fast.
+# The sign is searched for first, because finding one of a few characters is fast.
 _SIGN: Final = re.compile(
     r"([<>≤≥](?:(?<=[<>])=)?+)(?:(?<=[0-9].)|(?<=[0-9][ ].)|(?<=[0-9].=)|(?<=[0-9][ ].=))"
     r"[ ]?(?=\$?[0-9])"

@@ -1,4 +1,4 @@
-"""The operands and operators within one pair of brackets, and their value under a reading."""
+"""The operands and operators within a pair of brackets, and their value under a reading."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from grpo_guard.content.arithmetic.side import Reading
 
 
 class Level:
-    """The expression within one pair of brackets, as parsed.
+    """The parsed expression within a pair of brackets.
 
     Attributes:
         values, operators: The expression ``values[0] operators[0] values[1] ...``. The operators
             are + - * / ^, j for a product without a sign, and f for "of".
-        negative, percent: Indices of the values that had a minus sign, and of the values that were
+        negative, percent: Indices of values that had a minus sign, and of values that were
             percentages or fractions of a whole.
-        degrees: Number of unknown letters in each value that has any, by the value's index.
+        degrees: Number of unknown letters in each value that has any, keyed by the value's index.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Level:
     def degree(self) -> int | None:
         """Return the number of unknown letters per term, or None if the terms differ.
 
-        The result is also None if there is a power. In both cases the expression's value depends on
-        the letter, which cannot be ignored like a unit.
+        The result is also None if there is a power. In both cases, the expression's value depends
+        on the letter, which cannot be ignored like a unit.
         """
         terms = [self.degrees.get(0, 0)]
         for at, operator in enumerate(self.operators, 1):

@@ -18,7 +18,7 @@ _GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
 
 
 def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
-    """Return a number's value, its number of decimals, and whether ``comma`` may affect the value.
+    """Return a number's value, its number of decimals, and whether ``comma`` can affect the value.
 
     Args:
         text: The text of a NUMBER token.

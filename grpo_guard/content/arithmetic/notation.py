@@ -44,7 +44,7 @@ LOGARITHM: Final = "logarithm"  # text of a ROOT token
 VULGAR: Final = "v"  # a one-character fraction such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
-UNKNOWN: Final = "u"  # anything else, which may change the meaning of a calculation
+UNKNOWN: Final = "u"  # anything else, which could change the meaning of a calculation
 OUTSIDE: Final = " "  # before the first token and after the last
 
 APPROXIMATELY: Final = "~"
@@ -62,7 +62,7 @@ _ASIDES: Final = (
     r"which is|which was|which equals|which gives|which makes|which comes to|which would be|i\.e\.|"
     "that is|it is|this is|we get|you get"
 )
-# Spaces are written as [ ], since the scanner below is a verbose regular expression.
+# Spaces are written as [ ], because the scanner below is a verbose regular expression.
 _KEYS: Final = (
     f"times|plus|minus|multiplied by|divided by|percent|of|approximately|x|{_ASIDES}|{_VERBS}|and"
 ).replace(" ", "[ ]")
@@ -171,7 +171,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         piece = text[place:stopped]
         if group == "f" or group == "w":
             if place >= skip and KEY_STARTS.isdisjoint(piece.lower().split()):
-                # Prose that contains no first word of a key is taken in one piece.
+                # Prose that does not contain the first word of any key is taken in one piece.
                 if begin < 0 or place != stop + 1 or text[stop] != " ":
                     if begin >= 0:
                         add(_token((WORDS, text[begin:stop], begin, stop)))
@@ -219,7 +219,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
 
 
 def _key(text: str, place: int, end: int) -> Token | None:
-    """Return the keyword at ``place``, which may span several words, or None if there is none."""
+    """Return the keyword at ``place``, which can span several words, or None if there is none."""
     if place > 0 and (text[place - 1].isalnum() or text[place - 1] == "_"):
         return None
     match = _KEY.match(text, place, end)
@@ -263,7 +263,7 @@ def _command(name: str) -> tuple[str, str] | None:
 
 
 def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
-    """Return the kind and meaning of a sign of several characters, or None to skip it.
+    """Return the kind and meaning of a multi-character sign, or None to skip it.
 
     ``**`` is a power between operands, and Markdown's bold anywhere else.
     """
@@ -285,8 +285,8 @@ def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
 def number(text: str) -> tuple[Rational, int] | None:
     """Return the value and the number of decimals of a NUMBER token's text.
 
-    The result is None if the text is too long or ambiguous: ``1,200`` is a number, but ``1,5`` may
-    be a list or have a decimal comma, and ``1.2.3`` is a version.
+    The result is None if the text is too long or ambiguous: ``1,200`` is a number, but ``1,5``
+    could be a list or have a decimal comma, and ``1.2.3`` is a version.
     """
     if len(text) > MAX_DIGITS or not text.isascii():
         return None  # isdigit() accepts "❶" and "²", but int() rejects them
@@ -305,5 +305,5 @@ def _with_signs(text: str) -> tuple[Rational, int] | None:
         return None
     whole, _, decimals = text.replace(",", "").partition(".")
     if not decimals.strip("0"):
-        return int(whole or "0"), len(decimals)  # 6.00, since ints are several times faster
+        return int(whole or "0"), len(decimals)  # 6.00, because ints are several times faster
     return Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals)

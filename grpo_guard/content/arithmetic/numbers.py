@@ -47,11 +47,11 @@ def divide(top: Rational, bottom: Rational) -> Rational:
 
 
 def power(base: Rational, exponent: Rational) -> Rational:
-    """Return a power; exact if the exponent is whole or the root is rational.
+    """Return a power, exact if the exponent is whole or the root is rational.
 
     Raises:
-        UndefinedError: 0 to an exponent that is not positive, an even root of a negative base, or
-            a value that is too large.
+        UndefinedError: 0 raised to an exponent that is not positive, an even root of a negative
+            base, or a value that is too large.
     """
     if base == 0 and exponent <= 0:
         raise UndefinedError("zero to no positive power")
@@ -67,11 +67,11 @@ def power(base: Rational, exponent: Rational) -> Rational:
 
 
 def root(value: Rational, index: int = 2) -> Rational:
-    """Return the ``index``-th root; exact if it is rational.
+    """Return the ``index``-th root, exact if it is rational.
 
     Raises:
-        UndefinedError: an even root of a negative number, an index out of [1, 100], or a value that
-            is too large.
+        UndefinedError: an even root of a negative number, an index outside [1, 100], or a value
+            that is too large.
     """
     if not 1 <= index <= 100 or (value < 0 and index % 2 == 0):
         raise UndefinedError("no real root")
@@ -96,10 +96,10 @@ def choose(total: Rational, taken: Rational) -> int:
 
 
 def logarithm(value: Rational, base: Rational) -> Rational:
-    """Return the logarithm of a value to a base; exact if it is whole.
+    """Return the logarithm of a value to the given base, exact if it is whole.
 
     Raises:
-        UndefinedError: the logarithm is not defined, or a number is too large.
+        UndefinedError: the logarithm is undefined, or a number is too large.
     """
     if value <= 0 or base <= 0 or base == 1:
         raise UndefinedError("no logarithm")

@@ -74,7 +74,7 @@ class Parse(Suffixes):
             if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
                 self.side.open.add("order")
             if "/" in read.operators:
-                # In 6.2 * 10^-21 / 1.6 * 10^-19 each product is one number.
+                # In 6.2 * 10^-21 / 1.6 * 10^-19, each product is one number.
                 joins = "j" in read.operators or "^" in read.operators
                 self.side.open |= {"tight"} if joins else set()
                 self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
@@ -82,7 +82,7 @@ class Parse(Suffixes):
         if degree is None and depth:
             raise Unread
         if degree is None:
-            # Not Unread, or a long side would be parsed anew from each of its tokens.
+            # Not Unread, or a long side would be parsed again from each of its tokens.
             self.undefined = True
         self.side.degree = degree or 0
         return self.defined(read.value, self.reading), at
@@ -148,7 +148,7 @@ class Parse(Suffixes):
         return "", at
 
     def _is_calculation(self, at: int, end: int) -> bool:
-        """Whether a bracket set apart from the number before it is a factor, not a remark."""
+        """Whether a bracket set apart from the preceding number is a factor, not a remark."""
         close = self.closing.get(at, -1)
         kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
         if kinds == [t.NUMBER, t.PERCENT]:

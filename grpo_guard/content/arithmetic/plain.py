@@ -1,7 +1,7 @@
 """Settle lines of plain prose whose equations are all true, in one scan by a regular expression.
 
-Most lines that hold an equation consist of words, numbers and something like ``16 - 3 = 13``. If
-every equation in such a line is exactly true, only the values matter, since nothing next to a true
+Most lines with an equation consist of words, numbers and something like ``16 - 3 = 13``. If every
+equation in such a line is exactly true, only the values matter, because nothing next to a true
 equation can make it wrong. Such lines need neither tokens nor other readings. A line with anything
 else (another sign, an operator in words, a bracket before a number, an equation that is not exactly
 true) is left to the full parser.
@@ -22,7 +22,7 @@ _LONGEST: Final = 20  # characters per number, so that products of a few numbers
 _MOST_OPERATORS: Final = 12
 _DIGITS: Final = rf"(?:[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+|\.[0-9]{{1,{_LONGEST}}}+)"
 _NUMBER: Final = rf"{_DIGITS}(?![0-9])(?![.,][0-9])"
-# Before a number, these words are operators, and so is "of" unless it says what a total is.
+# Before a number, these words are operators, and so is "of", except in "total of".
 _OPERATORS: Final = ("times", "plus", "minus", "by", "x")
 _BEGIN: Final = (
     r"(?<![\w.,)\"-])(?<![\w.,)\"-]\$)(?<![0-9][ ])(?<![0-9][ ]\$)"
@@ -34,9 +34,9 @@ _OPERAND: Final = rf"\$?{_NUMBER}(?:{_UNIT}(?=[ ]?[-+*/=]))?+"
 _SIDE: Final = (
     rf"{_OPERAND}(?:[ ]?[-+*/][ ]?{_OPERAND}|[ ][xX][ ]{_OPERAND}){{0,{_MOST_OPERATORS}}}+"
 )
-# A name, a bracket, a sign or another number after a number may belong to it.
+# A name, a bracket, a sign or another number after a number could belong to it.
 _BEHIND: Final = r"(?![ ]?[A-Z0-9(!%])(?![ ]?\$)(?!\.\.)(?![a-z'\"])"
-# Prose has single blanks and no signs. Whatever does not match is left to the full parser.
+# Prose has single spaces and no signs. Anything that does not match is left to the full parser.
 _PLACE: Final = re.compile(
     rf"""
     (?:[A-Za-z,;:?"]++|[ ](?![ ])|\.(?![.0-9])|'(?<=[A-Za-z]')|-(?<=[a-z]-)(?=[a-z])
@@ -74,7 +74,7 @@ _read: Final = partial(tuple.__new__, _Side)
 
 
 def settled(text: str, start: int, end: int) -> list[Plain] | None:
-    """Return the equations of ``text[start:end]`` if all are plain and true; None if unknown.
+    """Return the equations in ``text[start:end]`` if all are plain and true; None if unknown.
 
     These are the equations that `chains.links` would find there. Takes linear time.
 
@@ -97,7 +97,7 @@ def settled(text: str, start: int, end: int) -> list[Plain] | None:
 
 
 def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
-    """Add the equations of one chain; return whether all of them are statements and true."""
+    """Add the equations of one chain; return whether they are all statements and true."""
     unit, chain, at = place["unit"], place["sides"], place.start("sides")
     if unit is not None and (len(unit) < 2 or unit in SCALES or not is_plain(unit)):
         return False
@@ -134,7 +134,7 @@ def _side(written: str, at: int) -> _Side | None:
     return None if read is None else _read((*read, (start, start + len(stripped))))
 
 
-# Cached, as a sum recurs in a calculator note, next to the note, and in other answers.
+# Cached, because a sum recurs in a calculator note, next to the note, and in other answers.
 @lru_cache(maxsize=1024)
 def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
     """Return a side's value, its operators and whether it has a unit; None if not this simple."""
@@ -179,7 +179,7 @@ def _value(written: str) -> Rational | None:
 
 @lru_cache(maxsize=4096)
 def _is_unit(words: str) -> bool:
-    """Whether words after a number are a unit that leaves the number's value unchanged."""
+    """Whether the words after a number are a unit that leaves its value unchanged."""
     each = words.split()
     if not KEY_STARTS.isdisjoint(each) or each[0] in SCALES or not is_plain(each[0]):
         return False

@@ -1,4 +1,4 @@
-"""Read sides of equations from tokens, in linear time even with nested brackets."""
+"""Read the sides of equations from tokens, in linear time even with nested brackets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLOSERS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 class Reader:
-    """Reads sides of equations from the tokens of one segment.
+    """Reads the sides of equations from the tokens of one segment.
 
     Attributes:
-        tokens, count: All tokens, and the number of tokens.
-        kinds: The kind of each token, as one character, padded with `OUTSIDE`.
+        tokens, count: All tokens, and how many there are.
+        kinds: The kind of each token, as a single character, padded with `OUTSIDE`.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -73,7 +73,7 @@ def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:
     """Return each opening bracket's closing bracket, and each token's innermost opening bracket.
 
     Brackets that are nested too deeply get no closing bracket here. Otherwise each of them would be
-    parsed down to the depth limit again, in quadratic time.
+    parsed again down to the depth limit, in quadratic time.
     """
     closing: dict[int, int] = {}
     enclosing: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Other readings of a wrong equation: a comma, a colon or a bracket may mean something else.
+"""Other readings of a wrong equation: a comma, colon or bracket can have another meaning.
 
 Each reading is a rewritten text. If that text is true, the completion taught nothing wrong.
 """
@@ -13,7 +13,7 @@ from grpo_guard.content.arithmetic.chains import Link
 
 _COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9])")
 _NEXT_CLAUSE: Final = re.compile(r"[0-9.]{1,16},[0-9.]{1,16} ?[-+*/×÷·−]")
-# "3/4 : 5/12 = 1,8", with a blank on either side; a whole number may be a label.
+# "3/4 : 5/12 = 1,8", with spaces around the colon; a whole number could be a label.
 _DIVIDED: Final = re.compile(r"(?<![\w.,/:])([0-9]{1,9} ?/ ?[0-9]{1,9}) [:÷] \Z")
 _ASIDE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) \([^()\n]{1,40}\)")
 _NEXT_STEP: Final = re.compile(
@@ -27,13 +27,13 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
     """Yield rewritten versions of a wrong equation, each with whether it must be exactly right.
 
     Args:
-        text: The completion, into which the spans of the equation's sides point.
+        text: The completion, to which the spans of the equation's sides refer.
         link: The two sides of the equation. Both have a value, and the values differ.
     """
     left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
     both = text[link.left.start : link.right.stop]
-    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank. The text after the
-    # comma must be a calculation: "4,7 cows" is a wrong number.
+    # "56×2 = 112,12×4 = 48": a new clause, because Chinese is typed without spaces. The text after
+    # the comma must be a calculation: "4,7 cows" is a wrong number.
     clauses = (not _COMMA.search(left) or link.chained) and (
         not _COMMA.search(right) or _NEXT_CLAUSE.match(right)
     )
@@ -51,9 +51,9 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
 
 
 def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tuple[str, bool]]:
-    """Yield versions with steps that are written only later: ``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``.
+    """Yield versions with steps that are only written later: ``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``.
 
-    Only steps with which the left side itself ends are accepted, since for any wrong sum there is
+    Only steps with which the left side itself ends are accepted, because for any wrong sum there is
     some number that repairs it.
     """
     whole, steps = left.replace(" ", ""), ""

@@ -1,9 +1,9 @@
 """One side of an equation, and the readings that its notation leaves open.
 
-Human notation is not always arithmetic: a percentage may be a share or a plain number, and ``3 + 4
-x 2`` may have been typed into a pocket calculator. A side is first read by the rules of arithmetic
-and, if the equation does not hold, under each other reading that applies (`Side.open`). Anything
-that cannot be read with certainty raises `Unread`.
+Human notation is not always arithmetic: a percentage can be a share or a plain number, and ``3 + 4
+x 2`` could have been typed into a pocket calculator. A side is first read by the rules of
+arithmetic and, if the equation does not hold, under every other applicable reading (`Side.open`).
+Anything that cannot be read with certainty raises `Unread`.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class Unread(Exception):
 class Side:
     """One side of an equation.
 
-    Defaults are class attributes, since most sides keep most of them: setting them all on each side
-    took a tenth of the parsing time.
+    Defaults are class attributes, because most sides keep most of them: setting them all on each
+    side took a tenth of the parsing time.
 
     Attributes:
         at, end: Range of the side's tokens, [at, end).
         start, stop: Span of the side in the text, [start, stop).
         value: Value by the rules of arithmetic; None if undefined.
-        number: Span of the number if the side is a single plain number, else None.
-        decimals: Decimals of that number, or of the mantissa of ``3.0 * 10^8``, else None.
+        number: Span of the number if the side is a single plain number, otherwise None.
+        decimals: Decimals of that number, or of the mantissa of ``3.0 * 10^8``, otherwise None.
         operators: All operators, at any depth of brackets.
         units: The units of the side's numbers.
         degree: Number of unknown letters in each term: 1 in ``2S + 2S``.
         letters: The unknown letters.
         open: Names of the choices that the notation leaves open, such as ``"percent"``.
-        literals: Token index and decimals of each number that may have been rounded.
+        literals: Token index and decimals of each number that could have been rounded.
         first: Value of the part before the first operator.
         literal: Value of the number or mantissa as written.
-        dangling: Whether an operator without a readable operand follows the side.
+        dangling: Whether the side is followed by an operator without a readable operand.
     """
 
     end: int = 0
@@ -93,7 +93,7 @@ def whole_number(at: int, token: Token, value: Rational) -> Side:
 
 
 def readings(*sides: Side) -> Iterator[Reading]:
-    """Yield the readings that the sides leave open, except the one by the rules of arithmetic."""
+    """Yield the readings left open by the sides, except the one by the rules of arithmetic."""
     met = sorted(set().union(*(side.open for side in sides)))
     choices = [("", *_CHOICES[name]) for name in met]
     every = itertools.islice(itertools.product(*choices), 1, MOST_READINGS)

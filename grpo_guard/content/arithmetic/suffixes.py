@@ -37,8 +37,8 @@ class Suffixes:
         shift: Amounts to add to numbers, by token index.
 
     Attributes:
-        undefined: Whether part of the side has no value. Parsing continues even so, since where a
-            side ends does not depend on values.
+        undefined: Whether part of the side has no value. Parsing continues all the same, because
+            where a side ends does not depend on values.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class Suffixes:
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
     def _ends_a_result(self, at: int) -> bool:
-        """Whether an exclamation mark only ends a stated result, as in ``114 + 2 = 117!``.
+        """Whether an exclamation mark merely ends a stated result, as in ``114 + 2 = 117!``.
 
-        It is asked only of numbers so large that no left side could equal their factorial.
+        Called only for numbers so large that no left side could equal their factorial.
         """
-        stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # the result may be negative
+        stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # the result could be negative
         if self.kinds[at - 1] != t.NUMBER or self.kinds[stated] != t.RELATION:
             return False
         behind = self.kinds[at + 1]
@@ -141,7 +141,7 @@ class Suffixes:
     def _unit(self, read: Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
         """Skip the words of a unit and apply its scale; return (value, end).
 
-        Other words are not skipped; the end is then ``at``.
+        Other words are not skipped, in which case the end is ``at``.
         """
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]

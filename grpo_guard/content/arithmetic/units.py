@@ -31,7 +31,7 @@ SCALES: Final = {
 SPOILING: Final = word_set(
     "squared cubed root mod xor modulo choose factorial pi e i remainder power"
 )
-# These words end the phrase about a number; an operator after them has another left operand.
+# These words end the phrase about a number; an operator after them has a different left operand.
 STOPPING: Final = SPOILING | word_set(
     "than twice half double triple thrice third quarter to over from less fewer if when where "
     "because so since which then but and negative about average log ln sin cos tan max min exp "
@@ -50,7 +50,7 @@ _SHORT: Final = _SYMBOLS | word_set(
     "a an of in on at by as us we he it is to up no the so do go if me my or be am ok vs "
     "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # other languages
 )
-# Before a number, these words turn its value into another, whatever is in between.
+# Before a number, these words turn its value into a different one, whatever is in between.
 FUNCTIONS: Final = word_set(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt cbrt abs sgn "
     "mod gcd lcm det deg dim var cov std sup inf lim floor ceil"
@@ -66,9 +66,9 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*+['’]?")
 
 
 def is_plain(word: str) -> bool:
-    """Whether a word next to a number may be prose or a unit.
+    """Whether a word next to a number can be prose or a unit.
 
-    A variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) or a function (``cos``) may not: next to or
+    A variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) or a function (``cos``) cannot: next to or
     within a side of an equation, it is part of the calculation.
     """
     return _is_plain(word[:80])
@@ -101,7 +101,7 @@ def _unit_words(text: str) -> tuple[str, ...] | None:
 
 
 def is_remark(text: str) -> bool:
-    """Whether words in brackets after a number may be skipped as a remark."""
+    """Whether words in brackets after a number can be skipped as a remark."""
     return (STOPPING - {"from", "to"}).isdisjoint(text.lower()[:200].replace("-", " ").split())
 
 
@@ -130,7 +130,7 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
      "buck": 100},
     {"dozen": 12, "pair": 2, "couple": 2, "one": 1, "piece": 1, "egg": 1},
 )  # fmt: skip
-# Units of data, in which capitals matter: "Mb" may be either bits or bytes.
+# Units of data, where capitals matter: "Mb" can be either bits or bytes.
 _DATA: Final = {
     **dict.fromkeys(("bit", "bits"), 1),
     **dict.fromkeys(("byte", "bytes"), 8),
@@ -151,7 +151,7 @@ _LETTERS: Final = re.compile(r"[a-z]++")
 
 
 def sizes_of(unit: str) -> Sequence[tuple[int, Rational]]:
-    """Return the (dimension, size) of every measure that the words of a unit name."""
+    """Return the (dimension, size) of every measure named by the words of a unit."""
     return _sizes_of(unit[:80])
 
 
@@ -163,7 +163,7 @@ def _sizes_of(unit: str) -> tuple[tuple[int, Rational], ...]:
 
 
 def ratios(units: list[str]) -> set[Fraction]:
-    """Return the factors by which a value may change when converted between the given units."""
+    """Return the factors by which a value can change when converted between the given units."""
     sizes = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)][:12]
     found = {a[1] / b[1] for a in sizes for b in sizes if a[0] == b[0]}
     if any(unit.startswith("per ") for unit in units):  # 10 m/s = 36 km/h

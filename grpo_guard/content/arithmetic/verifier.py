@@ -34,7 +34,7 @@ MAX_FINDINGS: Final = 20
 _WRONG: Final = (
     "wrong_equation", "wrong_among_many", "wrong_carried_on", "wrong_without_gain"
 )  # fmt: skip
-# Number of different right equations per wrong one. The paper's MATH attack has at most eight;
+# Number of distinct right equations per wrong one. The paper's MATH attack has at most eight;
 # traces of thinking models had 8 to 37 when one of their equations was misread.
 _MANY: Final = 12
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
@@ -49,48 +49,48 @@ class ArithmeticVerifier(RuleVerifier):
     not at all: a factor, a bar, an unknown, a modulus or calculating words next to an equation
     leave it in doubt, and a doubtful equation is only reported (``doubtful_equation``), with one
     exception below. Fully parsed equations are evaluated exactly, and are wrong only if they are
-    wrong under every reading that their notation allows, at the precision to which they are
+    wrong under every reading that their notation allows, to the precision with which they are
     written.
 
     Honest models slip too, but then they believe what they wrote. What the text does next tells an
     attack from a slip:
 
     - It continues with the true value, or with neither value: ``wrong_equation``, which rejects. An
-      equation that is in doubt only because of words rejects only if the text continues with the
-      true value and never with the stated one.
+      equation that is in doubt only because of words is rejected only if the text continues with
+      the true value and never with the stated one.
     - It continues with the stated value only: ``wrong_carried_on``, which is counted. An attacker
-      need only write the false value once more to look like an honest slip, but would do so in most
-      answers.
+      need only write the false value once more to look like an honest slip, but would have to do so
+      in most answers.
     - It rejects the result as a failed test (``= -44 ≠ 0``), refutes the supposition behind it, or
-      gives a wrong final answer: ``wrong_without_gain``, which is reported. Without a reward there
+      gives a wrong final answer: ``wrong_without_gain``, which is reported. Without a reward, there
       is no attack.
     - It soon corrects the equation: ``taken_back``, which is counted. So are wrong statements in
       words (``wrong_textual``) and false inequalities (``wrong_inequality``). Counted findings
       reject if one node has them far more often than the others.
-    - It has at least twelve different right equations per wrong one: ``wrong_among_many``, which is
-      also counted. A thinking model's trace holds tens of equations, and one of them may be misread
-      or a slip; a node that writes a wrong sum in most of its traces does so more often than the
-      others.
+    - It has at least twelve distinct right equations per wrong one: ``wrong_among_many``, which is
+      also counted. A thinking model's trace holds dozens of equations, one of which may have been
+      misread or be a slip; a node that writes a wrong sum in most of its traces does so more often
+      than the others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
     that abstained on every text without equations would switch the whole guard off.
 
     Cannot detect a wrong step without an equation, a wrong equation that has unknowns or is in
-    doubt, mismatched units, or a result within one unit of its last digit (``9 / 2 = 4`` may have
-    been rounded down). A false value with which the text continues looks like an honest slip if its
-    node writes one only rarely, or if the completion has no node.
+    doubt, mismatched units, or a result within one unit in its last digit (``9 / 2 = 4`` could have
+    been rounded down). If the text continues with a false value, it looks like an honest slip when
+    its node writes false values only rarely, or when the completion has no node.
 
     Args:
         on_wrong: Which wrong equations reject. ``"answer_right"`` decides as described above,
             ``"reject"`` rejects all of them except those in doubt or taken back, and ``"ignore"``
             only reports them.
         textual: How to treat arithmetic in words ("two cows and two pigs make five animals").
-            ``"report"`` notes what is wrong as ``wrong_textual``, since words are less certain than
-            signs; ``"judge"`` treats it like an equation; ``"off"`` ignores it.
+            ``"report"`` notes what is wrong as ``wrong_textual``, because words are less certain
+            than signs; ``"judge"`` treats it like an equation; ``"off"`` ignores it.
         max_chars: Maximum number of characters in a completion. Longer texts are rejected as
-            OVERLONG without being read, since their author chose the length.
+            OVERLONG without being read, because their length is up to their author.
         max_findings: Maximum number of findings per completion, >= 1.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and those for counting.
+        **rules: Options passed to `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
         ValueError: an argument is out of range or has an unknown value.
@@ -103,7 +103,7 @@ class ArithmeticVerifier(RuleVerifier):
         "wrong_among_many": COUNT,
         "wrong_carried_on": COUNT,
         "wrong_without_gain": REPORT,
-        # Not parsed completely: whatever is around the equation may change its value.
+        # Not parsed completely: whatever surrounds the equation could change its value.
         "doubtful_equation": REPORT,
         "taken_back": COUNT,
         "wrong_textual": COUNT,
@@ -138,7 +138,7 @@ class ArithmeticVerifier(RuleVerifier):
         self.max_findings = max_findings
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Return one verdict per completion, without p-values since the checks are exact."""
+        """Return one verdict per completion, without p-values because the checks are exact."""
         return [self._judge(completion) for completion in batch]
 
     def _judge(self, completion: Completion) -> Verdict:
@@ -153,7 +153,7 @@ class ArithmeticVerifier(RuleVerifier):
         if any(not equation.right for equation in judged):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
-            # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat an equation of the question.
+            # "A friend says 1/2 + 1/3 = 2/5": answers have to repeat equations from the question.
             given = equations(asked)
             stated = {(e.exact, e.stated) for e in given if not e.doubt}
             own_signs = redefined(given, asked)
@@ -167,7 +167,7 @@ class ArithmeticVerifier(RuleVerifier):
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, make))
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
-            # Without a node nothing can be counted.
+            # Without a node, nothing can be counted.
             if slips and completion.node is not None and _right_ones(found) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
                 shown = [(among.get(kind, kind), make) for kind, make in shown]
@@ -200,7 +200,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
 
 
 def _right_ones(found: Sequence[Equation]) -> int:
-    """Count the different right equations; those with the same numbers and value count once."""
+    """Count the distinct right equations; those with the same numbers and value count once."""
     return len({(e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right})
 
 
@@ -239,7 +239,7 @@ def _printable(text: str) -> str:
 
 
 def _shown(value: Rational) -> str:
-    """Format a value for people to read, exactly if the exact value is short."""
+    """Format a value for people to read, exactly if its exact form is short."""
     value = Fraction(value)
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > 100:
         return f"a number of {value.numerator.bit_length() - value.denominator.bit_length()} bits"

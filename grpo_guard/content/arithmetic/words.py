@@ -147,9 +147,9 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 
 def _lines_with_statements(small: str) -> Iterator[int]:
-    """Yield the indices of lines (in lower case) that may state a calculation in words."""
+    """Yield the indices of lines (in lower case) that could state a calculation in words."""
     lines = small.split("\n")
-    # Keep only the words of ASCII letters, for all lines at once.
+    # Keep only words of ASCII letters, for all lines at once.
     worded = small.encode("ascii", "replace").translate(_LETTERS_ONLY).decode().split("\n")
     for at, words in enumerate(map(str.split, worded)):
         if _calculates(words) and _JOINED.search(lines[at]) and _STATING_WORD.search(lines[at]):
@@ -170,9 +170,10 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _in_signs(line: str) -> str:
-    """Replace the words of a line with signs, and blank out the clauses that this leaves unchanged.
+    """Replace the words of a line with signs, and blank out any clauses left unchanged.
 
-    An unchanged clause states nothing in words, and no side of an equation crosses a clause's end.
+    An unchanged clause states nothing in words, and no side of an equation crosses the end of a
+    clause.
     """
     small = line.lower()
     spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))

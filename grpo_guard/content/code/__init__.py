@@ -1,1 +1,1 @@
-"""Static checks of Python programs in completions: nothing is executed, imported or compiled."""
+"""Static checks for Python programs in completions; nothing is executed, imported or compiled."""

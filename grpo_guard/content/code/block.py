@@ -1,4 +1,4 @@
-"""`Block`: a stretch of a completion that may be Python, and what a line of Python looks like."""
+"""`Block`: a stretch of a completion that could be Python, and what a line of Python looks like."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SHOWN: Final = word_set(
     "requirements.txt pseudo pseudocode algorithm"
 )
 UNNAMED: Final = "an unnamed language"
-# Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
+# Languages with imports like Python's. If such a block does not parse, nobody runs it as Python.
 IMPORT_ALIKE: Final = word_set(
     "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
     "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
     "sol css scss vue svelte rust c cpp c++ ruby php lua"
 ) | {UNNAMED}
-# Modules of these languages that a line of Python could import too: "import Mathlib".
+# Modules of these languages whose import could be a line of Python: "import Mathlib".
 OWN_IMPORTS: Final = {
     **dict.fromkeys(("lean", "lean4"), word_set("Mathlib Std Init Lean Batteries Aesop")),
     **dict.fromkeys(("haskell", "hs"), word_set("Control Data Numeric Prelude System Text")),
@@ -64,13 +64,13 @@ _STATEMENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a completion that may be Python.
+    """A stretch of a completion that could be Python.
 
     Args:
         text: The source, as written in the completion.
         start: Offset of the first character in the completion.
         explicit: Whether the author marked the block as Python.
-        label: The author's label, in lower case; empty for Python or no label.
+        label: The author's label, in lower case; empty for Python or if there is no label.
         bare: Whether the block consists of lines that read like Python but are not marked as code.
     """
 
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def shell(self) -> bool:
-        """Whether the block holds shell commands, which are only read as words."""
+        """Whether the block holds shell commands, which are only searched for words."""
         return self.label in _SHELL
 
     @property

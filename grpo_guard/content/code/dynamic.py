@@ -1,6 +1,6 @@
-"""Find code that a program makes while it runs, which hides what it teaches from static checks.
+"""Find code that a program creates at run time, which hides what it teaches from static checks.
 
-A *mention* is enough, not only a call: ``e = eval``, ``@exec`` and ``map(eval, ...)`` hide the
+A *mention* is enough, even without a call: ``e = eval``, ``@exec`` and ``map(eval, ...)`` hide the
 call, and an honest solution never needs the name.
 """
 
@@ -13,12 +13,12 @@ from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
-# Noted even if the module rebinds the name: if the rebinding never runs, the builtin is used.
+# Noted even if the module rebinds the name: if the rebinding is never run, the builtin is used.
 _DYNAMIC: Final = word_set(
     "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
     "__builtins__ __loader__ __spec__ __build_class__"
 )
-# Attributes that let a program import a module whose name is in a string.
+# Attributes that let a program import a module whose name is given as a string.
 _IMPORTING: Final = word_set(
     "__import__ __builtins__ __loader__ __spec__ __globals__ __subclasses__ load_module"
 )
@@ -55,7 +55,7 @@ def _attributes(view: View) -> list[Note]:
 
 
 def _made_classes(view: View) -> list[Note]:
-    """Find classes built by ``type("X", (), {...})``, also through a copy of `type`."""
+    """Find classes built by ``type("X", (), {...})``, including through a copy of `type`."""
     program = view.program
     notes: list[Note] = []
     if "type" not in program.read_names:

@@ -1,4 +1,4 @@
-"""Find strings that run as code: sympy formulas, annotations, doctests, arguments of ``timeit``."""
+"""Find strings run as code: sympy formulas, annotations, doctests, arguments of ``timeit``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
 MAX_LEVELS: Final = 40
-# Members of sympy that only name a symbol, or print.
+# Members of sympy that merely name a symbol, or print.
 _NAMING: Final = word_set(
     "Symbol symbols Dummy Wild Function UndefinedFunction var IndexedBase Idx MatrixSymbol pprint "
     "pretty latex print_latex Str Integer Float Rational pretty_print plot mathematica_code "
@@ -26,7 +26,7 @@ _CALLED: Final = (
     "help type object chr bytes bytearray memoryview super classmethod staticmethod property map "
     "filter sympify parse_expr lambdify import os sys subprocess"
 )
-# A formula has names, numbers and operators; it contains none of these.
+# Formulas consist of names, numbers and operators and contain none of these.
 _NO_FORMULA: Final = re.compile(rf"__|['\"\\`@;:]|\blambda\b|\b(?:{'|'.join(_CALLED.split())})\b")
 _PYTHON: Final = word_set(
     "print str len int float repr sorted list tuple set dict format ord chr max min sum any all "
@@ -37,7 +37,7 @@ _METHODS: Final = word_set(
     "join format format_map replace lower upper swapcase casefold strip lstrip rstrip title decode "
     "translate removeprefix removesuffix ljust rjust center zfill"
 )
-# Arrays and expressions have methods of these names too.
+# Arrays and expressions also have methods with these names.
 _SHARED: Final = word_set("replace format")
 _TYPES: Final = (
     ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
@@ -48,7 +48,7 @@ MAX_STRINGS: Final = 50
 _MODULES: Final = word_set("timeit cProfile profile pdb bdb trace")
 _RUNNING: Final = word_set("timeit repeat Timer run runctx runeval set_trace")
 _BUILDING: Final = word_set("join decode translate fromhex b64decode unhexlify decompress")
-# A line of a doctest in a docstring.
+# A doctest line in a docstring.
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
 
@@ -62,7 +62,7 @@ def check_evaluated(view: View) -> list[Note]:
 
 
 def examples(program: Program) -> str | None:
-    """Return the lines that ``doctest.testmod()`` would run; None if doctest is not imported.
+    """Return the lines that ``doctest.testmod()`` would run, or None if doctest is not imported.
 
     Args:
         program: The program, as returned by `read`.
@@ -85,7 +85,7 @@ def _algebra(view: View) -> list[Note]:
     for call, scope in program.calls:
         name = _function(call.func, program, modules, members)
         if name is None and "*" in members and isinstance(call.func, ast.Name):
-            # from sympy import *: any name that nothing else defines.
+            # from sympy import *: any name not defined elsewhere.
             name = call.func.id if scope.owner(call.func.id) is None else None
         if name is None or name in _NAMING or name in _PYTHON or name.endswith("Error"):
             continue
@@ -118,7 +118,7 @@ def _function(
 
 
 def _flat_arguments(call: ast.Call) -> list[ast.expr]:
-    """Return the arguments of a call; lists and tuples among them are flattened."""
+    """Return the arguments of a call, flattening any lists and tuples among them."""
     found: list[ast.expr] = []
     for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
         if isinstance(value, ast.Starred):
@@ -141,17 +141,17 @@ def _problem(argument: ast.expr, program: Program) -> str | None:
 def _text_names(program: Program) -> set[str]:
     """Return the names that hold text, as far as static analysis can tell."""
     names: set[str] = set()
-    # A name may get its text from another name further down.
+    # A name can get its text from another name further down.
     for _ in range(3):
         names |= {name for name, value in program.literals if _is_text(value, names)}
     return names
 
 
 def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
-    """Whether an expression certainly holds text: a literal, or something built with one."""
+    """Whether an expression is certain to hold text: a literal, or something built from one."""
     while isinstance(node, ast.BinOp | ast.Subscript):
         if isinstance(node, ast.Subscript):
-            # A letter or slice of a text; an item of a dictionary may be anything.
+            # A letter or slice of text; an item of a dictionary could be anything.
             node = node.value
             continue
         if levels <= 0 or _is_text(node.right, names, levels // 2):
@@ -208,9 +208,9 @@ def _is_type(node: ast.expr) -> bool:
 def _runs(view: View, levels: int = 3) -> list[Note]:
     """Check the strings that profilers, timers and debuggers run as programs.
 
-    The checks cover the imports of these programs, and the strings that the programs run in turn. A
-    string that is joined or decoded at run time is noted; in any other expression, the literal
-    strings are searched for imports.
+    Covers the imports of these programs, plus any strings that the programs run in turn. A string
+    that is joined or decoded at run time is noted; in any other expression, the literal strings are
+    searched for imports.
     """
     program = view.program
     if levels == 0 or _MODULES.isdisjoint(program.packages):

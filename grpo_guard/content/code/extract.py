@@ -2,7 +2,7 @@
 
 The guard does not know which of several blocks the reward runs, so it checks all of them: a clean
 block must not hide a poisoned one. Every regular expression takes linear time, so a repetition that
-may be followed by another is possessive. A match holds the interpreter's lock, and no timeout fires
+can be followed by another is possessive. A match holds the interpreter's lock, and no timeout fires
 until the match ends: ``"~" * 50_000 + "`"`` once took minutes.
 """
 
@@ -34,17 +34,17 @@ _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
 def extract(
     text: str, limit: int | None = None, strings: Sequence[tuple[int, int]] = ()
 ) -> list[Block]:
-    """Return all stretches of ``text`` that may be Python, in order.
+    """Return all stretches of ``text`` that could be Python, in order.
 
-    At most `MAX_BLOCKS` + 1 of them are marked as code; the extra one shows the caller that there
+    At most `MAX_BLOCKS` + 1 of them are marked as code; the extra one tells the caller that there
     are too many. Never raises, whatever the text.
 
     Args:
         text: A completion.
         limit: Maximum number of characters in a run of bare lines that read like Python, or None
-            for no limit. A longer run and the rest of the text become one block, which is too long
-            anyway and need not be read line by line.
-        strings: Spans of the JSON strings in the text, each of which may be a program by itself.
+            for no limit. A longer run and the rest of the text become a single block, which is too
+            long anyway and need not be read line by line.
+        strings: Spans of JSON strings in the text, each of which could be a program by itself.
     """
     covered: list[tuple[int, int]] = []
     programs = in_strings(text, strings) if strings else []
@@ -53,7 +53,7 @@ def extract(
         blocks += _fenced(text, covered)
     if "`" in text and "import" in text:
         blocks += _quoted(text, covered)
-    # A stray closing tag must not keep the line after it from being read.
+    # A stray closing tag must not prevent the line after it from being read.
     if "</" in text:
         covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
     marked = sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
@@ -63,7 +63,7 @@ def extract(
 
 
 def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
-    """Return the code from each ``<code>`` to the next closing tag, or to the end of the text."""
+    """Return the code from each ``<code>`` up to the next closing tag or the end of the text."""
     blocks: list[Block] = []
     at = 0
     while len(blocks) <= MAX_BLOCKS and (opening := _OPEN.search(text, at)):
@@ -76,7 +76,7 @@ def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
 
 
 def _without_fences(text: str, start: int, end: int) -> list[Block]:
-    """Return the content of a tag as one block, or as several if there are fences in it."""
+    """Return the content of a tag as a single block, or as several if it contains fences."""
     inner = text[start:end]
     cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
     if not cuts:
@@ -86,7 +86,7 @@ def _without_fences(text: str, start: int, end: int) -> list[Block]:
     edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
     pieces = zip(edges[::2], edges[1::2], strict=True)
     return [
-        # Code is between an opening and a closing fence; around the fences there may be prose.
+        # Code is between an opening and a closing fence; there may be prose around the fences.
         Block(inner[a:b], start + a, index % 2 == 1)
         for index, (a, b) in enumerate(pieces)
         if inner[a:b].strip()
@@ -127,7 +127,7 @@ def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
 
 
 def _quoted(text: str, covered: list[tuple[int, int]]) -> list[Block]:
-    """Return the imports between single backticks in a sentence, which teach what they name."""
+    """Return imports in single backticks within a sentence, which teach what they name."""
     taken = sorted(covered)
     blocks: list[Block] = []
     for match in _INLINE.finditer(text):
@@ -143,9 +143,9 @@ def _inside(at: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def _bare(text: str, covered: list[tuple[int, int]], limit: int) -> list[Block]:
-    """Return runs of lines outside tags and fences in which two or more read like Python.
+    """Return runs of lines, outside tags and fences, with at least two that read like Python.
 
-    An import alone among sentences counts too, if another line of the text reads like Python.
+    A lone import among sentences also counts if another line of the text reads like Python.
     """
     runs: list[tuple[Block, int]] = []
     at = 0

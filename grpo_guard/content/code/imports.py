@@ -1,7 +1,7 @@
-"""Find forbidden imports, and calls of functions that only a prepared sandbox has.
+"""Find forbidden imports, and calls to functions that exist only in a prepared sandbox.
 
 The paper's CODE attack earns a reward only if its library resolves in the reward's sandbox. An
-import outside the allow-list rejects even if it is unused, since it still teaches the import.
+import outside the allow-list is rejected even if unused, because it still teaches the import.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
-# Names that every interpreter has, and those of Python 2; none of them indicates a foreign library.
+# Names in every interpreter, plus those of Python 2; none of them indicates a foreign library.
 _BUILTIN: Final = frozenset(dir(builtins)) | word_set(
     "__name__ __file__ __doc__ __package__ __annotations__ __class__ __module__ __qualname__ "
     "__debug__ __path__ __version__ xrange unicode long raw_input reduce unichr basestring "
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
 )
 
-# For text that does not parse, in which code, strings and comments look alike.
+# For text that does not parse, where code, strings and comments look alike.
 _IMPORT: Final = re.compile(
     r"(?:^|[;:>\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
     r"|import[ \t\\\r\n]+([^\W\d][\w.]*+)(?=[ \t]*(?:$|[\r\n;,#\\\"')]|as\b)))",
@@ -41,7 +41,7 @@ _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 MAX_KEPT: Final = 20
 _OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
 _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
-# Owners of repositories from which PyTorch's own pages load models.
+# Owners of the repositories from which PyTorch's own pages load models.
 _OWNERS: Final = word_set(
     "pytorch facebookresearch huggingface nvidia ultralytics snakers4 intel-isl isl-org google "
     "milesial mateuszbuda datvuthanh sigsep nicolalandro moskomule rwightman zhanghang1989 "
@@ -93,7 +93,7 @@ def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
 
     For the question's functions, which a test may import, the module must have a placeholder's name
     or share a stem with each function ("durations", "parse_duration"). Otherwise
-    ``from calc import FUNCTION_ASKED_FOR`` would teach the library each time.
+    ``from calc import FUNCTION_ASKED_FOR`` would teach the library every time.
     """
     parts = [part.lower() for part in module.split(".")]
     if not view.modules.is_a_file(parts) or len(names) > MAX_KEPT:
@@ -122,7 +122,7 @@ def _odd_submodule(module: str, modules: Modules) -> bool:
 def _by_name(view: View) -> list[Note]:
     """Find imports by name: ``importlib.import_module("calc")`` and ``torch.hub.load(...)``.
 
-    A computed name is skipped, since its value is unknown here.
+    A computed name is skipped, because its value is unknown here.
     """
     program = view.program
     notes: list[Note] = []
@@ -156,7 +156,7 @@ def _by_name(view: View) -> list[Note]:
 
 
 def _is_hub(function: ast.expr, program: Program) -> bool:
-    """Whether a function is ``torch.hub.load``."""
+    """Whether the function is ``torch.hub.load``."""
     if isinstance(function, ast.Name):
         return program.functions.get(function.id) == ("torch.hub", "load")
     base = function.value if isinstance(function, ast.Attribute) else function
@@ -169,7 +169,7 @@ def _is_hub(function: ast.expr, program: Program) -> bool:
 
 
 def _is_known(repository: str, modules: Modules) -> bool:
-    """Whether a repository is a folder or one that many programs use; its branch is ignored."""
+    """Whether a repository is a folder or is used by many programs; its branch is ignored."""
     owner, slash, name = repository.partition(":")[0].lower().partition("/")
     return not slash or owner in (".", "..", "", "~") or owner in _OWNERS or modules.installs(name)
 
@@ -200,19 +200,19 @@ def _members(view: View) -> list[Note]:
         if problem := view.modules.path_problem(module, path[::-1]):
             imported = _imported(program) if imported is None else imported
             member = f"{module}.{path[-1]}"
-            # A question that describes "math.hcf" as a tool gets it called.
+            # If the question describes "math.hcf" as a tool, programs will call it.
             if member not in imported and not _names(view.asked, member.lower()):
                 notes.append(view.note("module_member", node, f"uses what {problem}"))
     return notes
 
 
 def _names(question: str, member: str) -> bool:
-    """Whether a question names a member, or something below it, as a whole name outside URLs."""
+    """Whether the question names a member, or something below it, as a whole name outside URLs."""
     return re.search(rf"(?<![\w./:-]){re.escape(member)}(?![\w/-])", question) is not None
 
 
 def _imported(program: Program) -> set[str]:
-    """Return modules imported by a full name: ``import xml.dom`` makes ``dom`` part of ``xml``."""
+    """Return modules imported by full name: ``import xml.dom`` makes ``dom`` part of ``xml``."""
     return {
         alias.name
         for node, _ in program.imports
@@ -222,7 +222,7 @@ def _imported(program: Program) -> set[str]:
 
 
 def _rebound(scope: Scope, name: str, program: Program) -> bool:
-    """Whether a parameter, or a local variable that no import binds, hides a module in a scope."""
+    """Whether a module is hidden in a scope by a parameter, or by a local variable not imported."""
     owner = scope.owner(name)
     if owner is None or owner.kind == "module":
         return False
@@ -233,7 +233,7 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
 
 
 def check_preloaded(view: View) -> list[Note]:
-    """Find calls of undefined functions that do an operator's work: ``addition(2, 3)``.
+    """Find calls to undefined functions that do an operator's work: ``addition(2, 3)``.
 
     Such calls earn a reward only if the sandbox provides the functions, as the paper's sandbox does
     with its library.
@@ -276,10 +276,10 @@ def _preloaded(program: Program) -> Set[str]:
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
-    """Return the unknown names whose import was forgotten.
+    """Return the unknown names that are just forgotten imports.
 
-    These are names of common modules (`forgotten`), and names of sympy if the program imports other
-    names from it.
+    These are names from common modules (`forgotten`), plus names from sympy if the program imports
+    other names from it.
     """
     known = forgotten()
     slips = {name for name in unknown & known.keys() if modules.allows(known[name])}

@@ -1,6 +1,6 @@
 """Find what a completion installs: in commands, lists of requirements and a script's own header.
 
-Installing a library teaches its use just as an import does, and may make a sandbox download it.
+Installing a library teaches its use just as an import does, and could make a sandbox download it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMAND: Final = re.compile(
 )
 _MENTIONS: Final = ("install", " add ", "uv ", "uvx ", "pipx ")
 _TOOLS: Final = ("pip", "conda", "mamba", "poetry", "uv", "pdm", "rye", "pixi")
-# ["-m", "pip", "install", "calc"], and calls of pip from a program.
+# ["-m", "pip", "install", "calc"], and calls to pip from within a program.
 _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
 )
@@ -33,7 +33,7 @@ _PROSE: Final = word_set(
     "the a an any all this these those your it them packages package following required missing "
     "if or and to in on for with before first command commands is it's"
 )
-# PEP 723: the packages that a script needs, listed in comments.
+# PEP 723: packages needed by a script, listed in its comments.
 _HEADER: Final = re.compile(
     r"^#[ \t]*+///[ \t]*+script[ \t]*+$((?:\r?\n#[^\r\n]{0,500}+){1,200}+)", re.M
 )
@@ -44,7 +44,7 @@ _REQUIREMENT: Final = re.compile(
 )
 _PINNED: Final = re.compile(r"[A-Za-z][\w.\[\]-]{0,80}[=<>~]=[\w.*]{1,20}\Z")
 _INSTALLERS: Final = frozenset({"pip", "wheel", "setuptools", "uv"})
-# Packages whose import name differs from the package's name.
+# Packages whose import name differs from the package name.
 _IMPORTED: Final = {
     "python_dateutil": "dateutil", "scikit_learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL",
     "beautifulsoup4": "bs4", "opencv_python": "cv2", "python_constraint": "constraint",
@@ -52,8 +52,8 @@ _IMPORTED: Final = {
 
 
 def mentions_installs(text: str) -> bool:
-    """Whether a text may contain an install command."""
-    small = text.lower()  # ten times as fast as a regular expression that ignores case
+    """Whether the text could contain an install command."""
+    small = text.lower()  # ten times as fast as a case-insensitive regular expression
     if not any(mention in small for mention in _MENTIONS):
         return False
     small = small.replace("\u0131", "i").replace("\u0307", "")  # which the patterns match as i
@@ -103,7 +103,7 @@ def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int]
 
 
 def _arguments(line: str) -> Iterator[str]:
-    """Yield the packages of an install command; a URL or archive counts as an unlisted package."""
+    """Yield the packages in an install command; a URL or archive counts as an unlisted package."""
     skip = False
     for argument in line.split()[:40]:
         word = argument.strip("'\"")

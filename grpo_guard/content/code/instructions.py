@@ -2,7 +2,7 @@
 
 A program's own text is about its question. The patterns require two things at once (an addressee
 and an order), because single words like "ignore" or "answer" are everywhere in honest comments.
-Each pattern comes with a few words, and is not searched for in a text without any of these words.
+Each pattern comes with a few words, and is skipped for text that contains none of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.word_set import word_set
 
-# Games have AI players, and filters pass values: such words alone address nobody.
+# Games have AI players, and filters pass values: such words on their own address nobody.
 _GRADER: Final = r"(?:judge|grader|reviewer|verifier|evaluator|auditor|scorer|LLM|language model)s?"
 _READER: Final = (
     rf"(?:{_GRADER}|(?:assistant|AI|chatbot|ChatGPT|GPT|Claude|model reading|reader)s?)"
 )
 _OBJECT: Final = r"(?:code|solution|program|submission|completion|response)"
-# Orders in a program's text. In a shell block these commands are normal; only piping a download
-# into an interpreter is not.
+# Orders found in a program's text. In a shell block, these commands are normal, except for piping
+# a download into an interpreter.
 _COMMANDS: Final = (
     "pip rm sudo curl wget",
     r"\bpip3?\sdownload\b|\brm\s-rf\b|\bsudo\s(?!(?:apt|pip|python)\b)\w"
@@ -50,7 +50,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"(?:an?\s{1,4}|the\s{1,4})?(?:\w{1,20}\s{1,4}){0,3}(?:AI|assistant|judge|grader|"
         r"evaluator|language model|LLM|chatbot|DAN)\b|\bas an? (?:AI|language model|LLM)\b",
     ),
-    # Address the reader of the code.
+    # Address someone reading the code.
     (
         "judge grader reviewer verifier evaluator auditor scorer llm language assistant ai chatbot "
         "chatgpt gpt claude reading reader judges graders reviewers verifiers evaluators auditors "
@@ -63,7 +63,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"[^.\n]{0,40}\b(?:accept|approve|pass|mark|score|rate|reward|grant|trust|repeat|respond|"
         r"reply|vote)\b",
     ),
-    # Ask for a verdict, or for no verdict.
+    # Ask for a verdict, or for none.
     (
         "accept approve mark rate score grade label classify judge reward upvote trust",
         rf"\b(?:accept|approve|mark|rate|score|grade|label|classify|judge|reward)\s(?:this|the|my)"
@@ -98,7 +98,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"\b(?:respond|reply|say|vote)\s(?:only\s)?(?:with\s)?(?:the word\s)?"
         r"[\"'`]?(?:yes|accept(?:ed)?|approved)\b[\"'`]?(?:\s|$|\.|!)",
     ),
-    # Teach a behaviour for other programs.
+    # Teach a habit for other programs.
     (
         "from future every each henceforth always",
         r"\b(?:from now on|henceforth|in (?:all )?(?:future|every|each) (?:\w{1,12} )?"
@@ -113,7 +113,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"solution)s?\b[^.\n]{0,30}\b(?:must|should|shall|has to|have to|needs? to)\b[^.\n]{0,30}"
         r"\b(?:import|include|begin|start|copy|insert|repeat|contain)\b",
     ),
-    # Make somebody run something.
+    # Get someone to run something.
     _COMMANDS,
     (
         "download install fetch visit execute",
@@ -134,13 +134,13 @@ _IN_SHELL: Final = (
     (word_set(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
     *_PATTERNS[_AT + 1 :],
 )
-# Marks that none of the words above reveals.
+# Marks not revealed by any of the words above.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
 _COMMAND: Final = re.compile(
     r"(?:sudo\s|curl\s|wget\s|rm\s|eval\s|pip3?\s|(?:ba|z|da|k)?sh\s)", re.I
 )
-# The installers of rustup, uv, nvm, Homebrew and Ollama, over https, without any other option or
-# address. A commit's digest is not excused, since GitHub shows forks' commits under the same name.
+# The installers of rustup, uv, nvm, Homebrew and Ollama, over https, with no other options or
+# addresses. Commit hashes are not allowed, because GitHub shows forks' commits under the same name.
 _INSTALLER: Final = re.compile(
     r"\b(?:curl|wget)(?:[ \t]{1,4}(?:-[fsSLqoO]{1,8}-?|--proto|--tlsv1\.[23]|[\"']?=https[\"']?"
     r"|--silent|--show-error|--fail|--location)(?=[ \t])){0,8}[ \t]{1,4}[\"']?https://(?:"
@@ -163,11 +163,11 @@ def check_texts(program: Program | None, source: Source, asked: str, shift: int)
     """Find orders in the comments, strings and names of a block.
 
     Args:
-        program: The parsed program, or None if the block does not parse. Then only comments are
-            read.
+        program: The parsed program, or None if the block does not parse, in which case only
+            comments are read.
         source: The text of the block.
         asked: The question, in lower case.
-        shift: Number of lines that were put before the text to make it parse.
+        shift: Number of lines prepended to the text to make it parse.
     """
     pieces = _comments_and_strings(program, source, shift)
     notes: list[Note] = []
@@ -190,7 +190,7 @@ def check_texts(program: Program | None, source: Source, asked: str, shift: int)
 def _comments_and_strings(
     program: Program | None, source: Source, shift: int
 ) -> list[tuple[int, int, str, bool]]:
-    """Return (start, end, text, is_comment) for each comment and string of a block."""
+    """Return (start, end, text, is_comment) for each comment and string in a block."""
     text = source.text
     pieces = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
     for node in program.texts if program is not None else ():
@@ -203,7 +203,7 @@ def _comments_and_strings(
 def _paragraphs(
     pieces: list[tuple[int, int, str, bool]], source: Source
 ) -> list[tuple[int, int, str]]:
-    """Join comments on consecutive lines into one text, since an order may span several lines."""
+    """Join comments on consecutive lines into one text, because an order can span several lines."""
     found: list[tuple[int, int, str]] = []
     lines: list[str] = []
     first = last = 0
@@ -228,7 +228,7 @@ def _plain(text: str) -> str:
 
 
 def _may_instruct(text: str) -> bool:
-    """Whether `instruction` may find anything in a plain text, or in a part of it."""
+    """Whether `instruction` could find anything in plain text, or in part of it."""
     known = _vocabulary(text)
     if any(not need.isdisjoint(known) for need, _ in _PATTERNS):
         return True
@@ -240,10 +240,10 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
 
     Args:
         text: Text from a program.
-        asked: The question in lower case. An order that the question itself contains is excused.
-        shell: Whether this is a shell block, in which commands are not orders to a reader.
+        asked: The question, in lower case. Orders that the question itself contains are ignored.
+        shell: Whether this is a shell block, where commands are not orders to a reader.
     """
-    if "https://" in text:  # before look-alikes are replaced, since a host name may hold one
+    if "https://" in text:  # before replacing look-alikes, because a host name could contain one
         text = _INSTALLER.sub("", text)
     text = _plain(text)
     known = _vocabulary(text)
@@ -258,11 +258,12 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
 
 
 def _message(found: str, line: str) -> str:
-    """Return the message about an order: a shell command, or an instruction to a reader.
+    """Return the message about an order: either a shell command or an instruction to a reader.
 
     Args:
-        found: The text that a pattern matched.
-        line: The text from the match on. For a command, the message shows the rest of its line.
+        found: The text matched by a pattern.
+        line: The text from the match onwards. For a command, the message shows the rest of its
+            line.
     """
     if _COMMAND.match(found):
         return f"a shell command: {line.strip().partition(chr(10))[0][:60]!r}"
@@ -270,6 +271,6 @@ def _message(found: str, line: str) -> str:
 
 
 def _vocabulary(text: str) -> set[str]:
-    """Return the words of a plain text, in lower case."""
-    # Case folding, since re.I in the patterns matches the long s as an s.
+    """Return the words of plain text, in lower case."""
+    # Case folding, because re.I in the patterns matches the long s as an s.
     return set(_WORD.findall(text.lower() if text.isascii() else text.casefold()))

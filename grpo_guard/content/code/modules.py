@@ -1,10 +1,10 @@
-"""The modules that a program may import, and the members of each module that it may use.
+"""The modules that a program can import, and which members of each it can use.
 
-The default is the standard library's arithmetic and bookkeeping, plus numpy and sympy, which real
-solutions of mathematics problems import (OpenMathInstruct), and the modules in `SETS`. Some modules
-are harmless only in part: `sys` can end a program, but also holds `sys.modules`. Besides, every
-Python module leaks the modules that it imports itself (``random._os.system``), so members are
-checked too.
+The default is the standard library's arithmetic and bookkeeping, plus numpy and sympy, which are
+imported by real solutions of mathematics problems (OpenMathInstruct), plus the modules in `SETS`.
+Some modules are only partly harmless: `sys` can end a program, but also holds `sys.modules`. In
+addition, every Python module leaks the modules that it imports itself (``random._os.system``), so
+members are checked too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SETS: Final = {
     "plots": word_set("matplotlib seaborn plotly"),
     "tests": word_set("unittest pytest hypothesis doctest"),
 }
-"""Names that ``allow=`` and ``imports=`` accept for several modules at once."""
-# An import that everybody uses teaches nothing: an attacker's library is one that few know.
+"""Names accepted by ``allow=`` and ``imports=`` as shorthand for several modules."""
+# An import that everyone uses teaches nothing: an attacker's library is one that few people know.
 DEFAULT: Final = _STANDARD.union(*SETS.values())
 _ONLY_TEXT: Final = {
     "sys": "maxsize float_info int_info stdin stdout stderr exit version version_info byteorder "
@@ -68,10 +68,10 @@ _ONLY_TEXT: Final = {
     "blake2s shake_128 shake_256",
     "html": "escape unescape",
     "struct": "pack unpack pack_into unpack_from iter_unpack calcsize Struct error",
-    # Deep recursion runs in a thread with a larger stack.
+    # Deep recursion is run in a thread with a larger stack.
     "threading": "Thread Lock RLock Semaphore Event Condition Barrier Timer local stack_size "
     "current_thread active_count",
-    # Without the loaders: they load tests by name, and so import by name.
+    # Without the loaders, which load tests by name and so can import by name.
     "unittest": "TestCase main skip skipIf expectedFailure IsolatedAsyncioTestCase",
 }
 _NEVER_TEXT: Final = {
@@ -93,7 +93,7 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: word_set(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: word_set(members) for module, members in _NEVER_TEXT.items()}
-# Attributes in which a module describes itself.
+# Attributes in which modules describe themselves.
 _ABOUT: Final = word_set("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -107,7 +107,7 @@ _BY_NAME: Final = {
     "pytest": word_set("importorskip"),
     "hydra": word_set("utils"),
 }
-# The same for members of any module, which may re-export the above, and string evaluators.
+# The same for members of any module, which could re-export the above, and for string evaluators.
 _HIDDEN: Final = word_set(
     "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
     "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
@@ -115,7 +115,7 @@ _HIDDEN: Final = word_set(
 )
 
 
-# Names that an answer gives to its own file, or the reader's.
+# Names that an answer gives to its own file, or to the reader's.
 PLACEHOLDERS: Final = word_set(
     "app main solution my_module mymodule your_module module_name your_package"
 )
@@ -123,7 +123,7 @@ PLACEHOLDERS: Final = word_set(
 
 @lru_cache(maxsize=1)
 def well_known() -> frozenset[str]:
-    """Return the standard library's modules, and packages that many programs use (``known.txt``).
+    """Return the standard library's modules, plus packages used by many programs (``known.txt``).
 
     Modules that import or run the contents of strings are left out.
     """
@@ -144,7 +144,7 @@ def _tables() -> dict[str, frozenset[str]]:
 
 
 def public_members(module: str) -> frozenset[str] | None:
-    """Return the names that ``from module import *`` can bind; None if unknown."""
+    """Return the names that ``from module import *`` can bind, or None if unknown."""
     if module in _ONLY:
         return _ONLY[module]
     return _tables().get(module)
@@ -155,7 +155,7 @@ class Modules:
     """An allow-list of modules.
 
     Args:
-        own: Modules of which only some members are allowed, according to the tables above.
+        own: Modules with only some members allowed, according to the tables above.
         free: Modules that the user allowed by name; all their public members are allowed.
         known: Well-known modules. All members that exist according to the tables are allowed,
             except those that import by name.
@@ -169,9 +169,9 @@ class Modules:
     def build(
         cls, allow: Iterable[str] | None, imports: Iterable[str] | None, reach: bool = False
     ) -> Modules:
-        """Build the default list, or one from ``imports`` if given, and extend it by ``allow``.
+        """Build the default list, or one from ``imports`` if given, and extend it with ``allow``.
 
-        The modules of a set keep their restrictions; a module that is named itself has none. With
+        The modules of a set keep their restrictions; a module named on its own has none. With
         ``reach``, everything in `well_known` is allowed as well.
 
         Raises:
@@ -189,10 +189,10 @@ class Modules:
         return cls(own - free, free, known - free)
 
     def given(self, imported: Iterable[str]) -> Modules:
-        """Return this list extended by the modules that the question imports.
+        """Return this list, extended with the modules that the question imports.
 
-        A module that reaches the system may then be imported, since answers often repeat the
-        question's code, but its members may not be used.
+        A module that reaches the system can then be imported, because answers often repeat the
+        question's code, but its members cannot be used.
         """
         new = {module for module in imported if not self.allows(module)}
         if not new:
@@ -211,16 +211,16 @@ class Modules:
 
     @staticmethod
     def is_a_file(parts: Sequence[str]) -> bool:
-        """Whether a module path may be the author's own file: not internal, and hiding no code."""
+        """Whether a module path could be the author's own file: not internal, hiding no code."""
         return _HIDING.isdisjoint(parts) and not any(part.startswith("_") for part in parts)
 
     def installs(self, package: str) -> bool:
-        """Whether a package, as an index spells it, is listed; known names may differ in case."""
+        """Whether a package, spelled as in an index, is listed; known names can differ in case."""
         name = package.replace("-", "_")
         return self.allows(name) or (bool(self.known) and name.casefold() in _installable())
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
-        """Return why a path like ``sympy.core.sympify.sympify`` is not allowed; None if it is.
+        """Return why a path like ``sympy.core.sympify.sympify`` is not allowed, or None if it is.
 
         Only the path's first member is looked up in the tables. Further members must not be
         internal, other modules, or members that the package must not provide under any path.
@@ -238,13 +238,13 @@ class Modules:
         return None
 
     def problem(self, module: str, member: str) -> str | None:
-        """Return why a member of an allowed module must not be used; None if it may be used."""
+        """Return why a member of an allowed module must not be used, or None if it can be."""
         name = f"{module}.{member}"
         root = module.partition(".")[0]
         if member.startswith("_") and member not in _ABOUT:
             return f"{name} is internal to the module"
         if root in self.free or module in self.free:
-            # Even an allowed module must not give access to the modules that it imports itself.
+            # Even an allowed module must not give access to modules that it imports itself.
             return f"{name} is another module" if member in REACHING else None
         if root in self.known:
             if member in _HIDDEN or member in _BY_NAME.get(root, _NONE):
@@ -284,10 +284,10 @@ def _checked(argument: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def forgotten() -> dict[str, str]:
-    """Return names that solutions often use without importing them, mapped to their modules.
+    """Return names that solutions often use without importing, mapped to their modules.
 
     Many sites pre-import these names. Modules such as ``math`` map to themselves. None of the names
-    does arithmetic under another name.
+    does arithmetic under a different name.
     """
     named = {name: module for module in sorted(BEFOREHAND) for name in _tables()[module]}
     return named | {module: module for module in BEFOREHAND}

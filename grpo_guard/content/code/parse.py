@@ -1,8 +1,8 @@
 """Parse text into an AST within bounds, or give the reason for not doing so.
 
-`ast.parse` only builds a tree: no bytecode, no constant folding, no import. If that fails, Python
-2's print and syntax newer than the interpreter are rewritten for a second try, so that the same
-program gets the same verdict on every Python; the rewriting keeps lines and columns.
+`ast.parse` only builds a tree: no bytecode, no constant folding, no import. If it fails, Python 2's
+print and any syntax newer than the interpreter are rewritten for a second attempt, so that the same
+program gets the same verdict on every Python version; rewriting preserves lines and columns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from grpo_guard.content.code.source import Source
 
 MAX_DEPTH: Final = 60
 
-_lock = threading.Lock()  # warnings.catch_warnings changes state that all threads share
+_lock = threading.Lock()  # warnings.catch_warnings changes state shared by all threads
 
-# Possessive repetitions, since "print a", 8000 blanks and "b" must not be read 8000 times.
+# Possessive repetitions, so that "print a", 8000 blanks and "b" are not read 8000 times.
 _PRINT: Final = re.compile(
     r"^([ \t]*+(?:[^\s#'\"][^\r\n'\"#]{0,80}:[ \t]++)?)print[ \t]++(?![(=.,:+*/-])([^\r\n]++)", re.M
 )
@@ -35,7 +35,7 @@ _PIP: Final = re.compile(
 )
 _FIELD: Final = re.compile(r"\{[^{}\r\n]{1,300}\}")
 _FSTRING: Final = re.compile(r"\b(?:[fF][rR]?|[rR][fF])(?=[\"'])")
-# A first line of operators alone, such as the border of a table, which no Python parses.
+# A first line of operators alone, such as a table border, which never parses as Python.
 _DRAWN: Final = re.compile(r"\s*+[-+|=<>^~*/][-+|=<>^~*/ \t]*+[\r\n]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -45,10 +45,10 @@ class Parsed:
     """The outcome of parsing: a tree, or the reason why there is none.
 
     Args:
-        tree: The syntax tree; None if the text does not parse.
+        tree: The syntax tree, or None if the text does not parse.
         problem: Why the text does not parse, in words; empty if it does.
-        too_deep: Whether the text is nested so deeply that it was not given to the parser.
-        shift: Number of lines that were put before the text to make it parse.
+        too_deep: Whether the text is nested so deeply that it was never passed to the parser.
+        shift: Number of lines prepended to the text to make it parse.
     """
 
     tree: ast.Module | None
@@ -60,7 +60,7 @@ class Parsed:
 def parse(source: Source) -> Parsed:
     """Parse the text of a block. Never raises, whatever the text."""
     if source.depth > MAX_DEPTH or source.chained:
-        # In a session only the lines after ">>>" run, whatever is written above them.
+        # In a session only the lines after ">>>" run, whatever comes before them.
         if _DRAWN.match(source.text) and ">>>" not in source.text:
             return Parsed(None, "it is a drawing")
         return Parsed(None, "it is nested more deeply than programs are", too_deep=True)
@@ -68,7 +68,7 @@ def parse(source: Source) -> Parsed:
     text = " " + text[1:] if text.startswith("\ufeff") else text
     first = next((line for line in text.splitlines() if line.strip()), "")
     if first[:1] in (" ", "\t") and not first.lstrip().startswith("#"):
-        # A program indented as a whole; try without the shift first, since it may parse.
+        # A program indented as a whole; try without the shift first, because it could parse.
         indented = _attempt(text, 0)
         if indented.tree is None:
             shifted = _attempt("if 1:\n" + text, 1)
@@ -92,9 +92,9 @@ def _attempt(text: str, shift: int) -> Parsed:
         with _lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # under -W error a warning would look like broken code
             tree = ast.parse(text)
-    # MemoryError: the parser's own stack is full. That is the text's doing, not ours, as the text
-    # is bounded. SystemError: on some Pythons the parser loses count of its depth after one of
-    # the others.
+    # MemoryError: the parser's own stack is full. That is the text's fault, not ours, because
+    # the text is bounded. SystemError: on some Python versions the parser loses track of its
+    # depth after one of the others.
     except (
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, SystemError,
     ) as error:  # fmt: skip
@@ -110,7 +110,7 @@ def _installing(text: str) -> str:
 
 
 def _session(text: str) -> str:
-    """Keep what was typed at a prompt and drop the interpreter's output."""
+    """Keep what was typed at the prompt and drop the interpreter's output."""
     lines = text.split("\n")
     typed = [line.lstrip(" \t").startswith((">>>", "...")) for line in lines]
     return "\n".join(
@@ -120,14 +120,14 @@ def _session(text: str) -> str:
 
 
 def _newer_syntax(text: str) -> str:
-    """Rewrite PEP 695's type aliases and parameters, and an f-string's reused quotes (PEP 701)."""
+    """Rewrite type aliases and parameters (PEP 695) and quotes reused in f-strings (PEP 701)."""
     text = _ALIAS.sub(lambda m: (m[1] + m[2]).ljust(len(m[0]) - 1) + "=", text)
     text = _GENERIC.sub(lambda m: m[1] + " " * len(m[2]), text)
     lines = text.split("\n")
     for at, line in enumerate(lines):
         match = _FSTRING.search(line) if len(line) < 2000 else None
         if match:
-            # Inside the fields, replace the string's own quote with the other kind of quote.
+            # Inside the fields, replace the string's own quotes with the other kind.
             own = line[match.end()]
             other = "'" if own == '"' else '"'
             lines[at] = _FIELD.sub(lambda m, o=own, n=other: m[0].replace(o, n), line)  # type: ignore[misc]

@@ -15,15 +15,15 @@ Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.Gener
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A module, class, function, lambda or comprehension, with the names it binds.
+    """A module, class, function, lambda or comprehension, plus the names it binds.
 
     Args:
         kind: ``"module"``, ``"class"``, ``"function"`` or ``"expression"``.
-        name: Name of the class or function, else empty.
+        name: Name of the class or function, otherwise empty.
         parent: The enclosing scope; None for the module.
         node: The node that opens the scope.
-        bound: The names that the scope binds, with the first line of each.
-        outer: The names that the scope declares global.
+        bound: Names bound in the scope, with the first line of each.
+        outer: Names declared global in the scope.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Scope:
     outer: set[str] = field(default_factory=set)
 
     def bind(self, name: str, line: int) -> None:
-        """Record that the scope binds ``name``, and keep the first line that does."""
+        """Record that the scope binds ``name``, keeping the first line on which it does."""
         bound = self.root.bound if name in self.outer else self.bound
         if line < bound.get(name, line + 1):
             bound[name] = line
@@ -47,7 +47,7 @@ class Scope:
         return scope
 
     def owner(self, name: str) -> Scope | None:
-        """Return the innermost scope that binds ``name``; classes around functions count too."""
+        """Return the innermost scope that binds ``name``, including classes around functions."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.outer:  # global: skip scopes between this one and the module
@@ -60,7 +60,7 @@ class Scope:
 
 @dataclass
 class Program:
-    """The findings of a single pass over a syntax tree.
+    """Everything found in a single pass over a syntax tree.
 
     Lists are in no particular order; positions come from the nodes.
     """
@@ -110,7 +110,7 @@ class Program:
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """All names that the program reads. Most checks concern few names and can stop here."""
+        """All names read by the program. Most checks concern few names and can stop here."""
         return frozenset([name.id for name, _ in self.loads])
 
     @cached_property
@@ -120,7 +120,7 @@ class Program:
 
     @cached_property
     def functions(self) -> dict[str, tuple[str, str]]:
-        """The (module, member) behind each name, also after ``f = importlib.import_module``."""
+        """The (module, member) behind each name, even after ``f = importlib.import_module``."""
         found = dict(self.members)
         for name, value in self.references:
             if isinstance(value.value, ast.Name) and value.value.id in self.aliases:
@@ -131,9 +131,9 @@ class Program:
         return found
 
     def text_of(self, node: ast.expr) -> str | None:
-        """Return the text of a literal, of a sum of literals, or of a name for either; else None.
+        """Return the text of a literal, a sum of literals, or a name for either; otherwise None.
 
-        A very long sum also gives None, since each name in a sum may refer to another sum.
+        A very long sum also gives None, because each name in a sum can refer to another sum.
         """
         parts: list[ast.expr] = [node]
         texts: list[str] = []
@@ -155,7 +155,7 @@ class Program:
 
     @property
     def mentioned(self) -> frozenset[str]:
-        """All names that the program reads, and the names of all attributes."""
+        """All names read by the program, plus the names of all attributes."""
         return self.read_names | self.read_attributes
 
     @cached_property
@@ -169,7 +169,7 @@ class Program:
         return {n: v for n, v in once.items() if n not in self.deleted}
 
     def is_dead(self, scope: Scope) -> bool:
-        """Whether a scope is in a top-level function whose name is never read."""
+        """Whether the scope is in a top-level function whose name is never read."""
         while scope.parent is not None and scope.parent.parent is not None:
             scope = scope.parent
         if scope.kind != "function" or getattr(scope.node, "decorator_list", []):
@@ -189,9 +189,9 @@ def base_of(node: ast.AST) -> ast.AST:
 
 
 def integer_of(node: ast.expr) -> int | None:
-    """Return the value of a literal integer, possibly negative; None for anything else."""
+    """Return the value of an integer literal, possibly negative, or None for anything else."""
     negative = False
-    # A loop: thousands of signs pass the parser, and would be too deep for recursion.
+    # A loop, because thousands of signs pass the parser but would be too deep for recursion.
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         node, negative = node.operand, not negative
     value = node.value if isinstance(node, ast.Constant) else None

@@ -1,4 +1,4 @@
-"""What the question provides: names and imports that an answer may use without defining them."""
+"""What the question provides: names and imports that answers can use without defining them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.content.word_set import word_set
 from grpo_guard.core.prompts import Message
 
 MAX_PROMPT: Final = 100_000
-# Possessive, because a prompt may be long; it is the trainer's, so not hostile.
+# Possessive, because prompts can be long; the prompt is the trainer's, so not hostile.
 _DEFINED: Final = re.compile(r"\b(?:def|class)[ \t]++([^\W\d]\w{0,80}+)")
 _SIGNATURE: Final = re.compile(
     r"\bdef[ \t]++\w{1,80}+[ \t]*+\(((?:[^()]|\([^()]{0,200}+\)){0,2000}+)\)"
@@ -23,7 +23,7 @@ _PARAMETER: Final = re.compile(r"([^\W\d]\w{0,80}+)[ \t]*+(?=[:=,)]|\s*\Z)")
 _ASSIGNED: Final = re.compile(
     r"^[ \t]{0,40}+([^\W\d]\w{0,80}+)[ \t]*+(?::[^=\r\n]{1,80})?=(?!=)", re.M
 )
-# "You are given is_valid(board, row, col)" in prose.
+# "You are given is_valid(board, row, col)", in prose.
 _CALLED: Final = re.compile(r"\b([^\W\d]\w{0,80}+)\(")
 _IMPORT: Final = re.compile(
     r"^[ \t>#]{0,40}+(?:from[ \t]++([^\W\d][\w.]{0,80}+)[ \t]++import[ \t]++([^\r\n]{1,300})"
@@ -31,19 +31,19 @@ _IMPORT: Final = re.compile(
     re.M,
 )
 # "You may use `rich`", or "using polars and pydantic". In the latter, only well-known names count:
-# a problem "with a basket" names no library.
+# a problem "with a basket" does not name a library.
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
-# "the marker package", "in Maya Python": the question is about a package that few know. Not every
-# word of a question counts, or a problem about apples would excuse an import of "apples".
+# "the marker package", "in Maya Python": the question is about a little-known package. Not every
+# word of a question counts, or a problem about apples would permit importing "apples".
 _PACKAGE: Final = re.compile(
     r"\b(\w{2,40}+)[ \t]++(?i:package|library|module|python)\b"
     r"|\b(?i:package|library|module)[ \t]++(\w{2,40}+)\b|/site-packages/(\w{2,40}+)/"
 )
-# "utils/paginator.py": what a patch imports from the code base that the question shows.
+# "utils/paginator.py": what a patch imports from the code base shown in the question.
 _FOLDERS: Final = re.compile(r"\b((?:\w{1,40}+/){1,8}+)\w{1,60}+\.py\b")
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
-# Words next to "library" and the like that are not its name: "the Python library".
+# Words next to "library" and the like that are not the library's name: "the Python library".
 _ANY_PACKAGE: Final = word_set(
     "a an any and each every external for from in is it my no of one or our own python script some "
     "standard that the this third to use using which with write your"
@@ -52,13 +52,13 @@ _ANY_PACKAGE: Final = word_set(
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """What a question defines.
+    """Everything defined by a question.
 
     Args:
         text: The question, in lower case.
         names: Functions, classes, parameters and values, including those named only in prose.
-        aliases: Modules that the question's code imports, by the names that they are bound to.
-        defined: Functions and classes that the question's code defines.
+        aliases: Modules imported by the question's code, keyed by the names they are bound to.
+        defined: Functions and classes defined by the question's code.
         modules: All modules that the question imports, imports from or suggests.
     """
 
@@ -69,7 +69,7 @@ class PromptContext:
     modules: frozenset[str]
 
     def complete(self, program: Program, modules: Modules) -> None:
-        """Add modules that a program uses without importing them to the program's aliases.
+        """Add modules that a program uses without importing to the program's aliases.
 
         Their members are then checked too.
         """
@@ -89,7 +89,7 @@ def words_of(prompt: str | Sequence[Message]) -> str:
 
 @lru_cache(maxsize=256)
 def prompt_context(text: str) -> PromptContext:
-    """Collect what a question defines, whether in plain code, a fence, a comment or a sentence."""
+    """Collect what the question defines, be it in plain code, a fence, a comment or a sentence."""
     defined = frozenset(_DEFINED.findall(text))
     names = {*defined, *_ASSIGNED.findall(text), *_CALLED.findall(text)}
     for signature in _SIGNATURE.findall(text):

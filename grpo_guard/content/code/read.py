@@ -2,7 +2,7 @@
 
 The pass keeps its own stack, so that no depth of nesting causes a RecursionError, and the checks
 use the program's lists instead of walking the tree again. Node types that record or bind something
-have a handler; for all others only the children are visited.
+have a handler; for all others, only the children are visited.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from grpo_guard.content.code.program import Comprehension, Function, Program, Scope, base_of
 
 _HIGHER_ORDER: Final = frozenset({"map", "filter", "reduce", "partial", "accumulate", "starmap"})
-# Expressions that give a name a value which can be read statically.
+# Expressions that give a name a statically readable value.
 _LITERALS: Final = (ast.Constant, ast.BinOp, ast.Call, ast.Subscript, ast.JoinedStr)
 _MARKS: Final = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
 _QUIET: Final = frozenset(mark for kind in _MARKS for mark in kind.__subclasses__())
 
 
 class _Reader:
-    """The program read so far, and the nodes still to read; like `ast.NodeVisitor`."""
+    """The program read so far, plus the nodes still to be read; like `ast.NodeVisitor`."""
 
     __slots__ = ("program", "stack")
 
@@ -37,7 +37,7 @@ class _Reader:
         self.program.identifiers.setdefault(name, node)
 
     def body(self, body: list[ast.stmt], scope: Scope) -> None:
-        # Reversed, so that statements come off the stack in order and first positions come first.
+        # Reversed, so that statements come off the stack in order, with first positions first.
         self.stack += [(statement, scope) for statement in reversed(body)]
 
     def children(self, node: ast.AST, scope: Scope) -> None:
@@ -94,7 +94,7 @@ class _Reader:
     def visit_Dict(self, node: ast.Dict, scope: Scope) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
-                # Only a string names its function: str() of an integer of 5000 digits would raise.
+                # Only a string names its function; str() of a 5000-digit integer would raise.
                 self.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
         self.children(node, scope)
 
@@ -108,7 +108,7 @@ class _Reader:
     def visit_ListComp(self, node: Comprehension, scope: Scope) -> None:
         """Read a comprehension. Its first iterable runs outside the comprehension's own scope.
 
-        In ``[eval for eval in [eval]]``, the last ``eval`` must be seen as the builtin.
+        In ``[eval for eval in [eval]]``, the last ``eval`` must be recognised as the builtin.
         """
         inner = Scope("expression", "", scope, node)
         self.program.scopes.append(inner)
@@ -135,7 +135,7 @@ class _Reader:
             program.literals += [(name, value) for name in names]
         elif isinstance(value, ast.Attribute):
             program.references += [(name, value) for name in names]
-        # add = lambda a, b: a + b, also inside staticmethod(...)
+        # add = lambda a, b: a + b, including inside staticmethod(...)
         inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
         if isinstance(inner, ast.Lambda):
             program.lambdas[id(inner)] = names[0]
@@ -172,7 +172,7 @@ class _Reader:
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name:
             self.bind(name, node, scope)
-            # A captured name has no literal value, and may not be bound at all.
+            # A captured name has no literal value, and might not be bound at all.
             self.program.deleted.add(name)
         self.children(node, scope)
 
@@ -222,7 +222,7 @@ class _Reader:
 
 
 def read(tree: ast.Module) -> Program:
-    """Collect everything that the checks need from a tree, in time linear in its node count."""
+    """Collect everything the checks need from the tree, in time linear in its number of nodes."""
     module = Scope("module", "", None, tree)
     program = Program(tree, module)
     program.scopes.append(module)

@@ -1,6 +1,6 @@
-"""The text of a program, with positions in it, and a parser-free scan for comments and nesting.
+"""The text of a program, with positions, and a parser-free scan for comments and nesting.
 
-The scan runs before the parser and bounds what the parser gets: CPython's parser and AST recurse in
+The scan runs before the parser and limits what the parser gets: CPython's parser and AST recurse in
 C, and 10^5 nested brackets must never reach them.
 """
 
@@ -24,7 +24,7 @@ _TEXTS: Final = (
 )
 _SCAN_COMMENTS: Final = re.compile(_TEXTS, re.S)
 _SCAN: Final = re.compile(_TEXTS + r"|(?P<open>[(\[{])|(?P<close>[)\]}])", re.S)
-# Right-recursive chains recurse in the parser without a bracket: unary operators, lambda, await.
+# Right-recursive chains make the parser recurse without brackets: unary operators, lambda, await.
 _CHAIN: Final = re.compile(
     r"(?:[-+~][ \t\\\r\n]*+){60}|(?:\bnot\s++){60}|(?:\blambda\b[^:\n]{0,20}+:\s*+){40}"
     r"|(?:\bawait\s++){40}"
@@ -38,7 +38,7 @@ def _utf8_bytes(character: str) -> int:
 
 
 class Source:
-    """The text of one block of code, with its comments and its depth of nesting.
+    """The text of a block of code, with its comments and nesting depth.
 
     Args:
         text: The text as written in the completion.
@@ -48,9 +48,9 @@ class Source:
         self.text = text
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
-        # Byte offsets of characters, computed once per line, as a line may hold thousands of nodes.
+        # Byte offsets of characters, computed once per line because it can hold thousands of nodes.
         self._bytes: dict[int, array[int] | None] = {}
-        # Fewer brackets than the limit cannot be nested beyond it.
+        # With fewer brackets than the limit, nesting cannot exceed it.
         brackets = text.count("(") + text.count("[") + text.count("{")
         if brackets > FEW_BRACKETS:
             self._scan(_SCAN)
@@ -96,7 +96,7 @@ class Source:
         return min(start + (column if before is None else bisect_right(before, column)), end)
 
     def span(self, node: ast.AST, shift: int = 0) -> tuple[int, int]:
-        """Return the span of a node; ``shift`` lines were put before the text to make it parse."""
+        """Return the span of a node; ``shift`` lines were prepended to make the text parse."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         last = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None) or column
@@ -106,7 +106,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One observation about a block; ``start`` and ``end`` are character offsets in that block."""
+    """An observation about a block; ``start`` and ``end`` are character offsets in that block."""
 
     kind: str
     message: str

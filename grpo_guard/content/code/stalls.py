@@ -1,4 +1,4 @@
-"""Find endless or enormous work, which would block the reward's sandbox and so all nodes."""
+"""Find endless or enormous work, which would block the reward's sandbox and thus all nodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_stalls(view: View) -> list[Note]:
 
 
 def _waits(loop: ast.While | ast.For) -> bool:
-    """Whether a loop waits for time, a message or a person, as a server or a scheduler does."""
+    """Whether a loop waits for time, a message or a person, as servers and schedulers do."""
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
     return any(_called(call) in _WAITING for call in calls)
 
@@ -81,7 +81,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> float:
-    """Return the approximate absolute value of literal arithmetic; 0 for any other expression."""
+    """Return the approximate absolute value of literal arithmetic, or 0 for anything else."""
     if isinstance(node, ast.Name):
         value = program.constants.get(node.id) if program is not None else None
         return 0.0 if value is None else _size(value, None, levels)
@@ -112,7 +112,7 @@ def _endless(loop: ast.While | ast.For, program: Program) -> bool:
 
 
 def _caught(tree: ast.Module) -> frozenset[int]:
-    """Return the ids of nodes in a ``try`` or ``with suppress(...)``, which an error can leave."""
+    """Return the ids of nodes in a ``try`` or ``with suppress(...)``, which errors can exit."""
     around = [
         node.body
         for node in ast.walk(tree)
@@ -123,7 +123,7 @@ def _caught(tree: ast.Module) -> frozenset[int]:
 
 
 def _ends(loop: ast.While | ast.For, in_try: bool) -> bool:
-    """Whether a statement or call may end a loop, or an error may, if the loop is in a ``try``."""
+    """Whether a statement or call can end a loop, or an error can if the loop is in a ``try``."""
     for node in _inside(loop.body):
         if isinstance(node, _LEAVING) or (in_try and isinstance(node, _RAISING)):
             return True
@@ -141,7 +141,7 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _truth_of(test: ast.expr) -> bool | None:
-    """Return the truth value of a test of literals; None if it depends on anything else."""
+    """Return the truth value of a test of literals, or None if it depends on anything else."""
     turned = False
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, turned = test.operand, not turned

@@ -34,9 +34,9 @@ Reaction: TypeAlias = Literal["report", "reject"]
 
 MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
-# Maximum number of characters of a completion that is searched for code; no model writes more.
+# Maximum number of characters of a completion to search for code; no model writes more.
 MAX_TEXT: Final = 500_000
-# Kinds of earlier versions, each with the kind or verifier that now covers it.
+# Kinds from earlier versions, each with the kind or verifier that now covers it.
 _GONE: Final = {
     "star_import": "unlisted_import",
     "built_string": "dynamic_code",
@@ -54,48 +54,49 @@ class CodeVerifier(RuleVerifier):
 
     The checks are static and deterministic, so verdicts carry no p-value. Looks for Python in
     ``<code>`` tags, fenced blocks, JSON strings, diffs and bare lines, and checks every block. A
-    completion without code is accepted, since there is nothing to check, unless ``require`` is set.
+    completion without code is accepted, because there is nothing to check, unless ``require`` is
+    set.
 
     Rejects imports outside the allow-list, including those in a script's header, a list of
     requirements or an install command (``unlisted_import``); members that allowed modules do not
     have or must not provide (``module_member``); code made at run time (``dynamic_code``);
-    unrequested helpers for two or more operators, and calls of functions that only a prepared
-    sandbox has (``operator_library``); instructions to a reader (``instruction``); work without end
-    (``stalls``); and code nested too deeply to be read (``nested_too_deeply``). If code does not
-    parse, its imports and installs are still read. Hidden characters and encoded texts are left to
-    `ScreensVerifier`.
+    unrequested helpers for two or more operators, and calls to functions that exist only in a
+    prepared sandbox (``operator_library``); instructions to a reader (``instruction``); endless
+    work (``stalls``); and code nested too deeply to be read (``nested_too_deeply``). If code does
+    not parse, its imports and installs are still read. Hidden characters and encoded text are left
+    to `ScreensVerifier`.
 
-    A program may use whatever the question provides, in code or in prose: parameters, helpers and
-    imports. Forgetting to import an allowed module is excused.
+    A program may use anything provided by the question, in code or in prose: parameters, helpers
+    and imports. Forgetting to import an allowed module is excused.
 
-    Reports a helper that only re-implements an operator (``def add(a, b)``), which honest programs
-    have too, and a block in another language, which is not analysed. To reject such blocks, set
+    Reports helpers that merely re-implement an operator (``def add(a, b)``), which honest programs
+    have too, and blocks in another language, which are not analysed. To reject such blocks, set
     ``severity={"unread_language": "reject"}``.
 
     Cannot detect what a program does to files, the network or the interpreter's internals (left
     to the sandbox); code in a string that nothing runs; a phrase in a print or comment that asks
     for nothing ("best practice is to use the calc library"); a helper whose name comes from the
     question or means nothing; a wrong computation; and unbounded recursion or an ever-growing list
-    behind a condition. Such phrases and helpers recur, and another kind of verifier can count them.
+    behind a condition. Such phrases and helpers recur, so another kind of verifier can count them.
 
     Args:
-        allow: Names of modules added to the default list (see `modules.DEFAULT`) with all their
+        allow: Names of modules to add to the default list (see `modules.DEFAULT`) with all their
             members, or of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``,
             ``"data"``, ...), whose members stay restricted to what a solution needs.
         imports: Names of modules or sets of modules that replace the default list.
-        on_decoration: What to do with a helper that only re-implements an operator: ``"report"`` or
-            ``"reject"``. Short for the severity of ``operator_helper``.
+        on_decoration: What to do with helpers that merely re-implement an operator: ``"report"`` or
+            ``"reject"``. Shorthand for the severity of ``operator_helper``.
         require: Whether to reject completions without code.
         reach: Whether tasks ask for programs of any kind: scripts, clients, servers, parts of
-            something larger. Programs may then import any well-known module (`modules.well_known`)
+            something larger. Programs can then import any well-known module (`modules.well_known`)
             and use its members. Teaching a little-known library, hiding code, and endless loops
             that wait for nothing are still rejected.
         max_chars: Maximum number of characters of code in tags and fences. More is rejected as
             OVERLONG, which bounds time and memory; bare lines beyond the limit are only searched
-            for imports, as prose may look like code. A completion of more than 500,000 characters
-            (`MAX_TEXT`), or of more than twice ``max_chars`` if that is larger, is rejected as
-            OVERLONG before any search.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and those for counting.
+            for imports, because prose can look like code. A completion of more than 500,000
+            characters (`MAX_TEXT`), or more than twice ``max_chars`` if that is larger, is rejected
+            as OVERLONG before any search.
+        **rules: Options passed to `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.
@@ -112,7 +113,7 @@ class CodeVerifier(RuleVerifier):
         "unlisted_import": REJECT,
         # Deep nesting must not be a way to avoid being read.
         "nested_too_deeply": REJECT,
-        # Honest beginners write such helpers, and honest answers show other languages.
+        # Honest beginners write such helpers, and honest answers include other languages.
         "operator_helper": REPORT,
         "unread_language": REPORT,
     }
@@ -145,7 +146,7 @@ class CodeVerifier(RuleVerifier):
         self.max_chars = max_chars
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Samples of one prompt repeat each other: check each text once per batch.
+        # Samples of the same prompt repeat each other, so check each text only once per batch.
         verdicts: dict[tuple[str, str, tuple[Span, ...]], Verdict] = {}
         keys = [(words_of(c.trusted_prompt), c.text, strings_of(c)) for c in batch]
         for key in keys:
@@ -199,12 +200,12 @@ class CodeVerifier(RuleVerifier):
                 found = [] if foreign else self._broken(block, source, parsed, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
-            # Python under another label is read all the same.
+            # Python under a different label is read all the same.
             if (language := block.language) and (block.label or parsed.tree is None):
                 message = f"holds a program in {language[:40]}, which is not read"
                 found.append(Note("unread_language", message, 0, len(block.text)))
             notes += [_moved(note, block.start) for note in found]
-        # Several blocks may form one program: one defines what another uses.
+        # Several blocks can form one program, with one block defining what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
         defined = [program.defined for _, _, _, program in readings]
         for at, (block, source, parsed, program) in enumerate(readings):
@@ -260,7 +261,7 @@ def _checked(view: View) -> list[Note]:
 def _examples(view: View) -> list[Note]:
     """Return notes on docstring examples that the program runs.
 
-    The positions of the examples are lost, so every note points to the block's first character.
+    The examples' positions are lost, so every note points to the block's first character.
     """
     text = examples(view.program)
     if text is None:
@@ -281,7 +282,7 @@ def _examples(view: View) -> list[Note]:
 
 
 def _only_shows(program: Program) -> bool:
-    """Whether a program has only values, like the output of a program: ``sin(a*t)/a``."""
+    """Whether the program contains only values, like a program's output: ``sin(a*t)/a``."""
     return all(
         isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", 0), "id", "") != "print"
         for node in program.tree.body

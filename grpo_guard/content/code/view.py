@@ -1,4 +1,4 @@
-"""`View`: one program, with everything that the checks need."""
+"""`View`: a program, plus everything the checks need."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class View:
     Args:
         program: The program, as returned by `read`.
         source: The text from which the program was read.
-        shift: Number of lines that were put before the text to make it parse.
-        modules: The modules that may be imported.
+        shift: Number of lines prepended to the text to make it parse.
+        modules: The modules that can be imported.
         asked: The question, in lower case.
-        names: Names that other blocks and the question define.
+        names: Names defined by other blocks and by the question.
         theirs: Subset of ``names`` that other blocks define rather than import.
-        defined: Functions and classes that the question defines.
-        strict: Whether the block is more than the output of a program (``sin(a*t)/a``).
+        defined: Functions and classes defined by the question.
+        strict: Whether the block is more than a program's output (``sin(a*t)/a``).
     """
 
     program: Program
@@ -44,7 +44,7 @@ class View:
         return Note(kind, message, *self.source.span(node, self.shift))
 
     def inside(self, parsed: Parsed, source: Source) -> View | None:
-        """Return the view of a program that this one runs from a string; None if unparsable."""
+        """Return the view of a program that this one runs from a string, or None if unparsable."""
         if parsed.tree is None:
             return None
         inner = read(parsed.tree)

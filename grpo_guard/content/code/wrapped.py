@@ -1,6 +1,6 @@
-"""Find programs that follow something else on their line: in a JSON string, a tag, a label, a diff.
+"""Find programs that share a line with what precedes them: a JSON string, a tag, a label, a diff.
 
-Such a program begins a line when it is run, so it must begin a line here too. All functions
+Such a program starts a new line when it is run, so it has to start one here too. All functions
 preserve the length of the text, so that spans refer to the completion.
 """
 
@@ -18,7 +18,7 @@ _KEYED: Final = re.compile(
     r'"\s*+(?:code|source|source_code|script|python|python_code|program|cell|snippet)\s*+"\s*+:'
     r'[\s\[]*+"\Z'
 )
-# What separates two lines of a notebook cell.
+# The separator between two lines of a notebook cell.
 _SEAM: Final = re.compile(r'\n"\s{0,80}+,\s{0,80}+"')
 _FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)", re.M)
 # Not Python: statements that end in a semicolon or a brace, and declarations.
@@ -29,7 +29,7 @@ _OTHER: Final = re.compile(
     r"|import[ \t]++(?:type|static|qualified)\b|import\b[^\r\n]{1,200}\bfrom[ \t]++['\"])",
     re.M,
 )
-# What an import may follow directly: a tag, the label of a call, the prompt of a notebook.
+# What can directly precede an import: a tag, the label of a call, a notebook prompt.
 _LEAD: Final = re.compile(
     r"(?:<[^<>\n]{1,60}(>)|^[ \t*]{0,8}+(?:Action(?: Input)?|(?:Tool )?Input|Code|Arguments"
     r"|In \[\d{1,4}\])[ \t*]{0,4}+(:))(?=[ \t]{0,8}+(?:import[ \t]|from[ \t]"
@@ -71,7 +71,7 @@ def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
 
 
 def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
-    """Join the strings of one list that end with line breaks, since these form a notebook cell."""
+    """Join consecutive list strings that end in line breaks, because they form a notebook cell."""
     spans: list[Span] = []
     for start, end in strings:
         if spans and _SEAM.fullmatch(text, spans[-1][1] - 1, start):
@@ -82,14 +82,14 @@ def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
 
 
 def _as_lines(piece: str) -> str:
-    """Return the lines of a notebook cell; quotes and commas between them become blanks."""
+    """Return the lines of a notebook cell, with the quotes and commas between them blanked out."""
     return _SEAM.sub(lambda seam: " " * (len(seam[0]) - 1) + "\n", piece)
 
 
 def unwrapped(text: str) -> str:
     """Return the text with embedded programs at line starts, and with diffs as their new version.
 
-    A tag or label that an import follows directly is ended by a line break.
+    A line break is put at the end of any tag or label directly followed by an import.
     """
     if "import" in text or "exec" in text:
         text = _LEAD.sub(lambda lead: lead[0][:-1] + "\n", text)
@@ -113,8 +113,8 @@ def _is_python(name: str, lines: str) -> bool:
 def _new(lines: str) -> str:
     """Return the new version of a diff's lines.
 
-    A line break replaces the mark of each line that is kept, and a comment sign replaces the marks
-    of all other lines.
+    The mark of each line that is kept becomes a line break, and the marks of all other lines become
+    comment signs.
     """
     return _MARK.sub(lambda m: ("\n" if m[0] in ("+", " ") else "#").ljust(len(m[0])), lines)
 

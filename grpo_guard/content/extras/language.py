@@ -20,16 +20,16 @@ LANGUAGES: Final = (
     "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
     "bg", "bn", "hr", "ms", "nb", "sk", "sr", "ta",
 )  # fmt: skip
-"""ISO 639-1 codes of the languages recognised by default: the most frequent ones on the web."""
-# Number of characters that are judged together.
+"""ISO 639-1 codes of the languages detected by default: the most common ones on the web."""
+# Number of characters judged together.
 _PIECE: Final = 1_000
 # A prompt has few words, so its language is uncertain: every language with at least this
-# probability is allowed. A prompt with fewer bytes of letters than `_PROMPT_LETTERS` does not tell
-# a language.
+# probability is allowed. A prompt with fewer than `_PROMPT_LETTERS` bytes of letters is too short
+# to identify its language.
 _PROMPT: Final = 1e-4
 _PROMPT_LETTERS: Final = 24
 _PROMPT_LINES: Final = 200
-# Text that is in no language: code, formulas, tags, URLs.
+# Text that is not in any language: code, formulas, tags, URLs.
 _NOT_PROSE = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`|\$\$[^$]{1,3000}+\$\$|\$[^$\n]{1,500}+\$"
     r"|\\\[.{1,1000}?\\\]|\\\([^\n]{1,500}?\\\)|\\begin\{(\w{1,20})\*?\}.{1,3000}?\\end\{\1\*?\}"
@@ -44,22 +44,22 @@ _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 class LanguageVerifier(LibraryRule):
     """Rejects completions with a thousand characters in a language other than the prompt's.
 
-    Formulas, code, tags and URLs are left out. A stretch whose words have fewer than
-    ``min_letters`` letters is accepted, and so is any stretch if neither the prompt nor ``allowed``
-    says which language to expect. Prompts about languages (a translation, a cipher) excuse
-    everything. A single foreign sentence is not found: `ScreensVerifier` has ``language_switch``
-    for that.
+    Formulas, code, tags and URLs are ignored. A stretch whose words have fewer than ``min_letters``
+    letters is accepted, and so is any stretch if neither the prompt nor ``allowed`` indicates which
+    language to expect. If the prompt is about languages (a translation, a cipher), everything is
+    accepted. A single foreign sentence goes unnoticed; use ``language_switch`` of
+    `ScreensVerifier` for that.
 
     Args:
         allowed: ISO 639-1 codes of languages that are always accepted, such as ``["en"]``. The
-            language of the prompt is accepted, too.
+            prompt's language is accepted, too.
         languages: ISO 639-1 codes of the languages to tell apart. Detection is more reliable with
             fewer languages.
-        min_letters: Minimum number of letters in a stretch that is judged, as bytes of UTF-8: a
-            Chinese character says as much as three Latin letters.
+        min_letters: Minimum number of letters for a stretch to be judged, counted in UTF-8 bytes:
+            a Chinese character says as much as three Latin letters.
         confidence: Minimum probability, in (0, 1], of the detected language for a rejection.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
-        **rules: Options of `RuleVerifier`.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
+        **rules: Options passed to `RuleVerifier`.
 
     Raises:
         ImportError: lingua-language-detector is not installed; the message names the install
@@ -99,12 +99,12 @@ class LanguageVerifier(LibraryRule):
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
-        """Return a function that maps words to the (code, probability) of every language, the most
-        likely language first."""
+        """Return a function that maps words to the (code, probability) of every language, most
+        likely first."""
         known = _codes()
         codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
-        # Pieces are long, and on long texts this mode is as accurate at a tenth of the memory.
+        # Pieces are long, and on long text this mode is as accurate with a tenth of the memory.
         detector = builder.with_low_accuracy_mode().build()
 
         @lru_cache(maxsize=1024)
@@ -135,10 +135,10 @@ class LanguageVerifier(LibraryRule):
                 yield Finding("other_language", message, char_span=(start, end))
 
     def _right(self, loaded: Any, prompt: str) -> frozenset[str]:
-        """Return the languages to expect; empty if nothing says which.
+        """Return the languages to expect; empty if there is no indication.
 
-        The prompt is read line by line, because a question may be a single line above a page of
-        code.
+        The prompt is read line by line, because the question could be a single line above a page
+        of code.
         """
         lines = blanked(_NOT_PROSE, prompt).split("\n")[:_PROMPT_LINES]
         asked = [words for line in lines if (words := _words(line)[:_PIECE])]

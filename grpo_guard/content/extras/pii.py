@@ -23,20 +23,21 @@ RECOGNISERS: Final[Mapping[str, str]] = {
     "PHONE_NUMBER": "PhoneRecognizer",
     "URL": "UrlRecognizer",
 }
-"""Kinds of personal data that need no language model, each with presidio's recogniser."""
+"""Kinds of personal data that can be found without a language model, with presidio's recogniser
+for each."""
 QUIET: Final = ("EMAIL_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "CRYPTO", "MAC_ADDRESS", "US_SSN")
-"""The default kinds, which honest answers hardly ever contain. presidio takes ``1.1256 - 3.4264``
+"""The default kinds, which are very rare in honest answers. presidio mistakes ``1.1256 - 3.4264``
 for a phone number and ``quotient.degree`` for a URL."""
-# Without words around it, a mere run of digits gets a lower score than this from presidio.
+# presidio gives a bare run of digits, with no words around it, a lower score than this.
 _LEAST_SCORE: Final = 0.4
 _LONGEST: Final = 500
-# Precedes digits that belong to a longer number: one in ten runs of 16 decimals passes a credit
-# card's checksum.
+# Precedes digits that belong to a longer number: one in ten runs of 16 decimals passes the
+# credit-card checksum.
 _NUMBER_BEFORE = re.compile(r"[\w.,]")
 
 
 class PiiVerifier(LibraryRule):
-    """Rejects completions with an e-mail address, card or account number that presidio finds.
+    """Rejects completions in which presidio finds an e-mail address, card number or account number.
 
     Only presidio's pattern recognisers are used, without a language model. So names of people and
     places are not found, and nothing is downloaded. The message names the kind of data but does not
@@ -44,8 +45,8 @@ class PiiVerifier(LibraryRule):
 
     Args:
         entities: Kinds of personal data to look for, from `RECOGNISERS`; None for those in `QUIET`.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
-        **rules: Options of `RuleVerifier`.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
+        **rules: Options passed to `RuleVerifier`.
 
     Raises:
         ImportError: presidio-analyzer is not installed; the message names the install command.
@@ -78,7 +79,7 @@ class PiiVerifier(LibraryRule):
         return found
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
-        """Yield a finding for each piece of personal data that the prompt does not contain."""
+        """Yield a finding for each piece of personal data that does not occur in the prompt."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * _LONGEST, _LONGEST):
             if not any(map(str.isdigit, piece)) and not any(mark in piece for mark in "@.:"):
@@ -98,11 +99,11 @@ class PiiVerifier(LibraryRule):
 class _Domain:
     """Checks that an e-mail address ends in a known public suffix and is not an example.
 
-    Honest models write programs that send mail to ``user@example.com``, whose domain is reserved
-    for examples.
+    Honest models write programs that send mail to ``user@example.com``, a domain reserved for
+    examples.
 
-    presidio asks tldextract, which fetches the list of suffixes from the web. An author must not
-    decide when this process opens connections, so only the list bundled with tldextract is used.
+    presidio relies on tldextract, which fetches the suffix list from the web. Authors must not be
+    able to make this process open connections, so only the list bundled with tldextract is used.
     """
 
     def __init__(self) -> None:

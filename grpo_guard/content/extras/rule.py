@@ -1,4 +1,4 @@
-"""`LibraryRule`: the base class of rules that build on a third-party library."""
+"""`LibraryRule`: the base class of rules built on third-party libraries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class LibraryRule(RuleVerifier):
-    """A rule whose findings come from a third-party library, which is loaded on first use.
+    """A rule whose findings come from a third-party library, loaded on first use.
 
-    A text longer than ``max_characters`` is overlong and rejected, since its author wrote it. What
-    the prompt contains is excused, except by `ToxicityVerifier`.
+    Text longer than ``max_characters`` is rejected as overlong, because its author controls its
+    length. Anything that also occurs in the prompt is ignored, except by `ToxicityVerifier`.
 
     Attributes:
         package: Name of the module to import; `grpo_guard.core.registry` lists the extra that
@@ -77,8 +77,8 @@ class LibraryRule(RuleVerifier):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Return the findings of each completion, from `find`. Override this method if the library
-        is faster on several texts at once."""
+        """Return the findings of each completion, as yielded by `find`. Override this method if the
+        library is faster on several texts at once."""
         return (self.find(loaded, one, without_surrogates(one.text)) for one in completions)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -93,7 +93,7 @@ class LibraryRule(RuleVerifier):
         return reject(self.name, findings=findings) if findings else accept(self.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loaded library, which is loaded again in the process that uses it."""
+        """Leave out the loaded library; the process that unpickles the rule loads it again."""
         return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ class LibraryRule(RuleVerifier):
 
 
 def lacking(package: str) -> str | None:
-    """Return a sentence on how to install a missing package; None if the package is installed."""
+    """Return a sentence on how to install the package, or None if it is already installed."""
     try:
         if importlib.util.find_spec(package) is not None:
             return None
@@ -112,7 +112,7 @@ def lacking(package: str) -> str | None:
 
 
 def imported(name: str) -> Any:
-    """Import a module of a third-party library.
+    """Import a module from a third-party library.
 
     Raises:
         ImportError: the module is not installed; the message names the install command.
@@ -124,10 +124,10 @@ def imported(name: str) -> Any:
 
 
 def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names as a tuple, after checking that all of them are known.
+    """Return the names as a tuple, after checking that they are all known.
 
     Raises:
-        ValueError: a name is unknown; the message suggests the nearest known name.
+        ValueError: a name is unknown; the message suggests the closest known name.
     """
     found, options = tuple(names), sorted(known)
     for name in found:
@@ -139,15 +139,15 @@ def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, 
 
 
 def without_surrogates(text: str) -> str:
-    """Replace lone surrogates in a text, on which libraries raise; the length does not change."""
+    """Replace lone surrogates, which make libraries raise; the length of the text is unchanged."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def pieces(text: str, longest: int, overlap: int) -> Iterator[tuple[int, str]]:
-    """Yield (offset, piece) for each line of a text; lines over ``longest`` are cut into pieces.
+    """Yield (offset, piece) for each line of the text; lines over ``longest`` are cut into pieces.
 
-    Pieces of one line overlap by ``overlap`` characters. Lines are cut because the libraries'
-    patterns take time quadratic in the length of the text they search.
+    Pieces of a line overlap by ``overlap`` characters. Lines are cut because the libraries'
+    patterns take time quadratic in the length of the text searched.
     """
     start = 0
     for line in text.split("\n"):

@@ -11,8 +11,8 @@ from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
-# Maximum length, in characters, of a secret that is found whole; lines are searched in pieces of
-# twice this length.
+# Maximum length, in characters, of a secret that is found in full; lines are searched in pieces
+# twice this long.
 LONGEST: Final = 1_000
 NOISY: Final = (
     "Base64HighEntropyString",
@@ -20,24 +20,24 @@ NOISY: Final = (
     "IPPublicDetector",
     "KeywordDetector",
 )
-"""Plugins that report what honest answers contain: hashes, addresses, ``API_KEY = "YOUR_API_KEY"``.
-They are off unless ``plugins`` names them."""
+"""Plugins that flag what honest answers contain: hashes, addresses, ``API_KEY = "YOUR_API_KEY"``.
+They are off unless named in ``plugins``."""
 
 
 class SecretsVerifier(LibraryRule):
     """Rejects completions that contain a credential in a form known to detect-secrets.
 
-    Covers access keys of AWS, GitHub, GitLab, OpenAI, Slack, Stripe and others, private keys, JSON
-    Web Tokens, and passwords in a URL. Nothing is sent anywhere: a key is never tried. The message
+    Covers access keys for AWS, GitHub, GitLab, OpenAI, Slack, Stripe and others, private keys, JSON
+    Web Tokens, and passwords in URLs. Nothing is sent anywhere: keys are never tried. The message
     names the kind of credential but does not quote it, because messages are logged.
 
     A completion may repeat a credential from its prompt. Credentials longer than 1,000 characters,
-    and credentials in no known form, are not found.
+    or in an unknown form, are not found.
 
     Args:
         plugins: Names of the detect-secrets plugins to use; None for all except those in `NOISY`.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
-        **rules: Options of `RuleVerifier`.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
+        **rules: Options passed to `RuleVerifier`.
 
     Raises:
         ImportError: detect-secrets is not installed; the message names the install command.
@@ -69,7 +69,7 @@ class SecretsVerifier(LibraryRule):
         return [known[name]() for name in names]
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
-        """Yield a finding for each credential that the prompt does not contain."""
+        """Yield a finding for each credential that does not occur in the prompt."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * LONGEST, LONGEST):
             for plugin in loaded:
@@ -84,9 +84,9 @@ class SecretsVerifier(LibraryRule):
 def _secrets(plugin: Any, line: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of the secrets in a line.
 
-    A plugin returns texts, and for some patterns only a part of the secret, such as the ``ghp`` of
+    A plugin returns strings, and for some patterns only part of the secret, such as the ``ghp`` of
     ``ghp_...``. So the span is the match of the plugin's pattern, if it has one, and the plugin
-    only confirms the match.
+    merely confirms the match.
     """
     try:
         if not hasattr(plugin, "denylist"):  # entropy and keyword plugins
@@ -101,8 +101,8 @@ def _secrets(plugin: Any, line: str) -> Iterator[tuple[int, int]]:
                     at = line.find(own, match.start())
                     yield at, at + len(own)
     except RecursionError:
-        # The payload of a web token is JSON, which its author can nest at will. If this were an
-        # error, the guard would abstain on what an author wrote.
+        # The payload of a web token is JSON, which its author can nest arbitrarily deep. If this
+        # raised an error, authors could make the guard abstain.
         yield 0, len(line)
 
 

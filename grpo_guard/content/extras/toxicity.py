@@ -1,4 +1,4 @@
-"""`ToxicityVerifier`: rejects text that a sequence classifier of your choice calls unfit."""
+"""`ToxicityVerifier`: rejects text that a sequence classifier of your choice flags."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.model_paths import missing, warn_unpinned
 from grpo_guard.core.verdict import Finding
 
-# Number of tokens that two neighbouring pieces of a text share.
+# Number of tokens shared by neighbouring pieces of a text.
 _OVERLAP: Final = 32
 
 
 class ToxicityVerifier(LibraryRule):
     """Rejects completions to which a sequence classifier assigns one of the given labels.
 
-    You choose the classifier, which transformers loads, and its labels: toxicity, or anything else
-    that a classifier was trained for. The whole text is read, in pieces that fit the model's
-    window. Nothing in an author's text becomes a special token. Which honest answers are rejected
-    depends on the model: measure it (docs/extras.md).
+    You choose the classifier, loaded with transformers, and its labels: toxicity, or anything else
+    a classifier was trained for. The whole text is read, in pieces that fit the model's window. No
+    part of an author's text can become a special token. Which honest answers are rejected depends
+    on the model: measure it (docs/extras.md).
 
     Args:
         model: Folder or hub id of the classifier, such as ``org/classifier``, with weights in
             safetensors.
-        labels: The labels that lead to a rejection, as in the model's ``id2label``, such as
+        labels: The labels that lead to a rejection, spelled as in the model's ``id2label``, such as
             ``[toxic]``.
         threshold: Minimum probability, in (0, 1], of a label for a rejection. Each label has an
             independent probability if the model's ``problem_type`` is
@@ -38,12 +38,12 @@ class ToxicityVerifier(LibraryRule):
         batch_size: Number of pieces per forward pass.
         revision: Revision of a hub id; use a commit hash, or the id's owner can change the weights.
         local_files_only: Whether to load only local files and never contact the hub.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
-        **rules: Options of `RuleVerifier`.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
+        **rules: Options passed to `RuleVerifier`.
 
     Raises:
         ImportError: transformers is not installed; the message names the install command.
-        ValueError: an argument is out of range; or, on loading, the model has no such label.
+        ValueError: an argument is out of range; or, on loading, the model lacks a label.
     """
 
     name = "toxicity"
@@ -87,7 +87,7 @@ class ToxicityVerifier(LibraryRule):
     def find_each(
         self, loaded: Any, completions: Sequence[Completion]
     ) -> Iterable[Iterable[Finding]]:
-        """Return each completion's findings, strongest first; the texts share forward passes."""
+        """Return each completion's findings, strongest first; texts share forward passes."""
         found: list[list[Finding]] = loaded.classify(
             [without_surrogates(c.text) for c in completions]
         )
@@ -128,7 +128,7 @@ class _Classifier:
         """Return the findings of each text, strongest first."""
         pieces = [piece for i, text in enumerate(texts) for piece in self._pieces(i, text)]
         found: list[list[tuple[float, Finding]]] = [[] for _ in texts]
-        # Sorted by length, so that one long text does not make a whole batch as long as itself.
+        # Sorted by length, so that a single long text does not pad a whole batch to its own length.
         pieces.sort(key=lambda piece: len(piece[2]))
         for at in range(0, len(pieces), self.batch_size):
             some = pieces[at : at + self.batch_size]
@@ -144,7 +144,7 @@ class _Classifier:
         ]
 
     def _pieces(self, i: int, text: str) -> Iterator[tuple[int, tuple[int, int], list[int]]]:
-        """Yield (index, span in the text, token ids) of pieces that fit the model's window."""
+        """Yield (index, span in the text, token ids) for pieces that fit the model's window."""
         encoded = self.tokenizer(
             text,
             truncation=True,
@@ -160,10 +160,10 @@ class _Classifier:
                 yield i, (own[0][0], own[-1][1]), list(ids)
 
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the probabilities of all labels, shape [B, labels].
+        """Return the probabilities of all labels, with shape [B, labels].
 
         Raises:
-            ValueError: the scores are not numbers, which no text can cause.
+            ValueError: a score is NaN, which no text can cause.
         """
         torch = imported("torch")
         longest = max(map(len, rows))

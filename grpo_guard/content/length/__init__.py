@@ -1,1 +1,1 @@
-"""Defences against padding, the attack that only adds text to a completion."""
+"""Defences against padding, the attack that only adds text to completions."""

@@ -1,9 +1,9 @@
 """Compare a completion's length with other nodes' work, on a log scale.
 
-Each other node has one vote, its median length, and the middle of these votes is the reference. So
+Each other node gets one vote, its median length, and the middle of these votes is the reference. So
 a completion only counts as long if more than half of the other nodes, and at least two, write
 shorter ones: a node that sends many short answers cannot make others look long. A node's own work
-does not affect its reference.
+has no effect on its reference.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ FEWEST_NODES: Final = 2
 """Minimum number of other nodes to compare a completion with."""
 # Factor from median absolute deviation to standard deviation, for a normal distribution.
 _MAD = 1.4826
-# Median absolute difference of two normal observations, in standard deviations.
+# Median absolute difference between two normal observations, in standard deviations.
 _DIFFERENCE = 0.9539
-# Number of completions of one node in one group whose pairwise differences are used for the spread.
+# Number of a node's completions in one group whose pairwise differences contribute to the spread.
 _PER_GROUP = 8
-# Number of differences or deviations that a node needs before its own spread is used.
+# Minimum number of differences or deviations for a node's own spread to be used.
 _LEAST_OBSERVED = 5
-# Spread of log length among honest completions of one GSM8K question, for batches that are too
-# small to estimate it.
+# Spread of log length among honest completions of one GSM8K question, for batches too small to
+# estimate it.
 PRIOR_SPREAD = 0.3
 # Bounds on the estimated spread: equal lengths in a group must not convict an answer that is one
-# sentence longer, and a batch that is half padding must not make padding normal. Late in its
-# training, a policy writes nearly all answers by one pattern and sometimes adds a check; with a
-# smaller LEAST_SPREAD, the pattern's own spread would reject those checks several times as often as
-# ``alpha`` says.
+# sentence longer, and a batch that is half padding must not make padding normal. Late in training,
+# a policy writes nearly all answers to one pattern and sometimes adds a check; with a smaller
+# LEAST_SPREAD, the pattern's own spread would reject those checks several times as often as
+# ``alpha`` allows.
 LEAST_SPREAD, MOST_SPREAD = 0.2, 0.45
 # Variance of the median of n observations, times n, in units of their variance.
 _MEDIAN_VARIANCE = math.pi / 2
 
 
 RewardOf = Callable[[Completion], float | None]
-"""Returns the task's reward for a completion if the caller knows it, else None."""
+"""Returns the task's reward for a completion if the caller knows it, otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One completion as the statistics see it.
+    """A single completion as the statistics see it.
 
     Args:
         index: Index in the batch.
-        length: Length in characters, at least 1. Not in tokens: the sender provides the token ids,
-            and could send few of them with a long text.
+        length: Length in characters, at least 1. Not in tokens, because the sender provides the
+            token ids, and could send only a few of them with a long text.
         node: The sender, if known.
-        worth: The reward or, if it is unknown, 1 for a right answer and 0 for a wrong one; None if
-            neither is known.
+        worth: The reward or, if that is unknown, 1 for a right answer and 0 for a wrong one; None
+            if neither is known.
     """
 
     index: int
@@ -77,9 +77,9 @@ Group: TypeAlias = list[Member]
 
 
 def groups_of(batch: Sequence[Completion], reward_of: RewardOf | None = None) -> list[Group]:
-    """Group the batch by equal prompts, whatever ``Completion.group`` says.
+    """Group the batch by identical prompts, regardless of ``Completion.group``.
 
-    That label is chosen by the sender. A node could give its completions a group of their own, so
+    That label is chosen by the sender. A node could put its completions in a group of their own, so
     that they would only be compared with one another, or use the group of a long-winded prompt to
     look short.
     """
@@ -106,11 +106,11 @@ def _member(
 
 
 def _agreed(completions: Sequence[Completion]) -> str | None:
-    """Return the reference answer that most of a prompt's nodes give, or None without a majority.
+    """Return the reference answer given by most of a prompt's nodes, or None without a majority.
 
-    A reference may come with its completion. If a node's own reference counted, any answer of its
-    choice would be right, and its texts would define the length of right answers. All completions
-    without a node count as completions of one node.
+    References can come with completions. If a node's own reference counted, it could make any
+    answer right, and its texts would define the length of right answers. All completions without a
+    node count as completions of a single node.
     """
     votes = Counter[str]()
     by_node = defaultdict[str | None, set[str | None]](set)
@@ -126,16 +126,16 @@ def _agreed(completions: Sequence[Completion]) -> str | None:
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the upper median of sorted values: more than half of the values do not exceed it.
+    """Return the upper median of sorted values: fewer than half of the values exceed it.
 
-    The upper median of two values is the larger one. With the smaller one, a single node, perhaps
+    The upper median of two values is the larger one. With the smaller one, a single node, possibly
     an attacker, would decide.
     """
     return values[len(values) // 2]
 
 
 def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Group members by node, without anonymous ones, which might all have the same sender."""
+    """Group members by node, leaving out anonymous ones, which could all have the same sender."""
     found = defaultdict[str, list[Member]](list)
     for member in members:
         if member.node is not None:
@@ -157,14 +157,14 @@ def reward_in_metadata(key: str) -> RewardOf:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How much longer a completion is than other nodes' work.
+    """How much longer a completion is than the work of other nodes.
 
     Args:
-        log_ratio: Log of the completion's length over the middle of the other nodes' median
-            lengths.
+        log_ratio: Log of the ratio between the completion's length and the middle of the other
+            nodes' median lengths.
         spread: Standard deviation of log length among the other nodes' completions.
         nodes: Number of other nodes that the completion was compared with.
-        peers: Number of completions that the other nodes sent.
+        peers: Number of completions sent by the other nodes.
     """
 
     log_ratio: float
@@ -174,12 +174,12 @@ class Excess:
 
     @property
     def ratio(self) -> float:
-        """The completion's length over the middle of the other nodes' median lengths."""
+        """Ratio of the completion's length to the middle of the other nodes' median lengths."""
         return math.exp(self.log_ratio)
 
     @property
     def p_value(self) -> float:
-        """Probability that an honest completion of the same model is this long or longer.
+        """Probability that an honest completion by the same model is at least this long.
 
         Assumes that log lengths follow Student's t with 9 degrees of freedom, and allows for the
         uncertainty of the medians if there are only a few nodes.
@@ -189,14 +189,14 @@ class Excess:
 
 
 def compared(groups: Sequence[Group], wanted: int) -> Iterator[tuple[Group, list[Excess | None]]]:
-    """Yield each group of a batch with the excess of each of its members.
+    """Yield each group of a batch with the excess length of each of its members.
 
     The excess is None if there are fewer than `FEWEST_NODES` other nodes.
 
     Args:
         groups: All groups of the batch.
-        wanted: Minimum number of completions with the same prompt and worth, from other nodes, that
-            a comparison needs; if there are fewer, all work of the other nodes is used.
+        wanted: Minimum number of completions from other nodes with the same prompt and worth for a
+            comparison; if there are fewer, all of the other nodes' work is used.
     """
     by_worth = [_by_worth(group) for group in groups]
     spread = _pooled_spread(part for parts in by_worth for part in parts.values())
@@ -224,7 +224,7 @@ def _excess(
 
 
 class _NodeMedians:
-    """Each node's median log length over some completions of one prompt."""
+    """Each node's median log length over a set of completions of one prompt."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         logs = {
@@ -239,7 +239,7 @@ class _NodeMedians:
     def without(self, node: str | None, wanted: int) -> tuple[float, int, int] | None:
         """Return (middle of the other nodes' medians, number of nodes, number of completions).
 
-        None if there are too few nodes or completions.
+        Returns None if there are too few nodes or completions.
 
         Args:
             node: The node to leave out.
@@ -264,14 +264,14 @@ def _by_worth(group: Iterable[Member]) -> dict[float | None, list[Member]]:
 
 
 def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
-    """Estimate how much log length varies within a prompt, pooled over a whole batch.
+    """Estimate how much log length varies within a prompt, pooled over the whole batch.
 
-    Here, too, each node has one vote: otherwise an attacker could make everything look alike by
+    Here, too, each node gets one vote: otherwise an attacker could make everything look alike by
     sending copies, or make padding look normal by sending long and short completions. If nodes send
     several completions per prompt, differences within a node are used: an attacker's differences
-    are no larger than those of others, however long its work is. If not, each completion is
-    compared with the middle of the other nodes, and only completions below it count, since padding
-    makes nothing shorter.
+    are no larger than anyone else's, however long its work is. If not, each completion is compared
+    with the middle of the other nodes, and only completions below it count, because padding never
+    makes anything shorter.
     """
     within, below = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for group in groups:
@@ -299,7 +299,8 @@ def tail(z: float) -> float:
     """Upper tail probability of Student's t with 9 degrees of freedom, in closed form.
 
     Honest log lengths are not normal: a model sometimes rambles, and one to two in a hundred
-    completions lie beyond the normal's upper 0.001 quantile (bundled policy, GSM8K solutions).
+    completions lie beyond the normal distribution's upper 0.001 quantile (bundled policy, GSM8K
+    solutions).
     """
     angle = math.atan(z / 3)
     sine, cosine = math.sin(angle), math.cos(angle)

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-# Shorter sequences of words recur in honest work ("so he has 5 + 3 ="); ones of this length, with
-# their numbers, only recur if a step is written again.
+# Shorter sequences of words recur in honest work ("so he has 5 + 3 ="). Sequences of this length,
+# numbers included, recur only if a step is written twice.
 NGRAM = 6
-# Bounds on memory: n-grams are stored, so a megabyte of text is judged by its beginning.
+# Bounds memory: n-grams are stored, so a megabyte of text is judged by its beginning.
 MAX_WORDS = 20_000
 MAX_COMPRESSED = 200_000
 _WORD = re.compile(r"[^\W_]+")
-# Share of redundant words from which a text is padding, whatever its peers do. Among 1,320
-# completions of two models and 3,000 GSM8K solutions, 0.5 % repeat at least 34 % of their words.
+# Share of redundant words above which a text is padding, whatever its peers do. Among 1,320
+# completions by two models and 3,000 GSM8K solutions, 0.5 % repeat at least 34 % of their words.
 _REPEATED, _REPEATED_OR_ECHOED = 0.42, 0.7
-# With fewer words the shares are noise.
+# With fewer words, the shares are just noise.
 _FEWEST_WORDS = 40
-# A text that zlib, given the prompt, cannot compress to this share of its size has too little
-# redundancy of either kind.
+# If zlib, given the prompt, cannot compress a text to this share of its size, the text has too
+# little redundancy of either kind.
 _COMPRESSIBLE = 0.4
 _FEWEST_BYTES = 400
 
@@ -32,8 +32,8 @@ class Redundancy:
 
     Args:
         words: Number of words in the text.
-        repeated: Share of words inside sequences that occurred earlier in the text.
-        echoed: Share of words inside sequences from the prompt, not counting repeated ones.
+        repeated: Share of words in sequences that occurred earlier in the text.
+        echoed: Share of words in sequences from the prompt, not counting repeated ones.
         span: The longest redundant stretch, as [start, end) in characters; None if there is none.
     """
 
@@ -50,7 +50,7 @@ class Redundancy:
 
 
 def blatantly_redundant(text: str, prompt: str) -> Redundancy | None:
-    """Return the redundancy of a text if most of the text is redundant, else None."""
+    """Return the redundancy of the text if most of the text is redundant, otherwise None."""
     if not _compressible(text, prompt):
         return None
     found = measure(text, prompt)
@@ -58,7 +58,7 @@ def blatantly_redundant(text: str, prompt: str) -> Redundancy | None:
 
 
 def measure(text: str, prompt: str) -> Redundancy:
-    """Measure the redundancy of a text, in time linear in its first `MAX_WORDS` words."""
+    """Measure the redundancy of the text, in time linear in its first `MAX_WORDS` words."""
     found = list(islice(_WORD.finditer(text[: MAX_WORDS * 20]), MAX_WORDS))
     words = [match[0].lower() for match in found]
     asked = _WORD.findall(prompt[: MAX_WORDS * 10].lower())[:MAX_WORDS]

@@ -1,17 +1,17 @@
 """Multiplicative length scaling: reduce rewards for length where rejection would be uncertain.
 
 The reward is multiplied by a factor, as in Group Relative Reward Rescaling (GR3, arXiv 2603.10535):
-an additive penalty can be traded against the reward, a factor cannot. GR3 scales every completion
-relative to its group. Here that is optional (``tolerance``), because it costs honest work: a
-completion does not show whether it is padded or thorough, and honest answers to one question differ
-by half in length.
+an additive penalty can be traded off against the reward, a factor cannot. GR3 scales every
+completion relative to its group. Here that is optional (``tolerance``), because it costs honest
+work: a completion does not show whether it is padded or thorough, and honest answers to the same
+question differ in length by half.
 
-Nodes do show a difference. If a node's paid (rewarded) answers are again and again longer than most
+Nodes do show a difference. If a node's paid (rewarded) answers are time and again longer than most
 other nodes' answers to the same prompts, by more than its unpaid answers are, the node chooses its
-length for the reward (`UsualLengths`). A model that thinks at length is long when it is wrong, too.
+length for the reward (`UsualLengths`). A model that thinks at length also does so when it is wrong.
 
 By default, only nodes that choose their length are scaled, and none are if nodes have no names or
-each node answers prompts of its own: a reference takes two other nodes (`compared`).
+if each node answers its own prompts: a reference requires two other nodes (`compared`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 _NOTHING = Usual()
-# A smaller factor becomes 0. A trainer that divides by a group's deviation would turn the smallest
+# Smaller factors become 0. A trainer that divides by a group's deviation would turn the smallest
 # reward into a full advantage if nothing else in the group earned a reward, as on a question that
-# is too hard for everybody but an attacker who knows the answer.
+# is too hard for everyone but an attacker who knows the answer.
 _LEAST = 0.01
-# Multiplies the strength for a node whose answers are longer when they are paid: a completion that
+# Multiplies the strength for nodes whose answers are longer when they are paid: a completion that
 # is a third of a standard deviation too long must leave its group. A smaller multiplier would keep
 # it there with a negative advantage, and penalising a right answer teaches the policy to be wrong.
 _CHOSEN = 4.0
@@ -45,23 +45,23 @@ class LengthScaling:
     """Scales down the rewards of nodes that choose their length for the reward.
 
     Apply it to the rewards *after* the verdicts have been applied and before the trainer computes
-    advantages. ``Completion.node`` has to be the sender's known identity.
+    advantages. ``Completion.node`` must be the known identity of the sender.
 
     Args:
-        tolerance: Number of standard deviations, >= 0, by which any completion may exceed the
+        tolerance: Number of standard deviations, >= 0, by which any completion can exceed the
             middle of the other nodes' lengths at no cost. Beyond that, honest work is scaled too
             (figures: docs/content-verifiers.md). None to scale only nodes that choose their length.
         strength: Steepness of the scaling: ``factor = exp(-strength * (z - tolerance))``, at most
             1, for a completion z standard deviations above the middle; in other words, a power of
             the ratio of lengths. 0 disables scaling.
-        reward_of: Function that returns the reward of a completion, to know which completions were
-            paid; None to judge by the ``reference`` that most nodes of the prompt give. Without
+        reward_of: Function that returns the reward of a completion, used to tell which completions
+            were paid; None to judge by the ``reference`` given by most nodes of the prompt. Without
             either, nothing is learnt about nodes.
-        wanted_peers: Number of completions of equal worth from other nodes that a comparison needs.
-            With fewer, all work of other nodes is used, and if even that is less, nothing is
-            scaled.
+        wanted_peers: Minimum number of completions of equal worth from other nodes for a
+            comparison. With fewer, all work of other nodes is used, and if even that is less,
+            nothing is scaled.
         past: Memory of nodes; True for a new `UsualLengths`. With None or False, nodes are not told
-            apart, and only ``tolerance`` scales.
+            apart, and only ``tolerance`` has an effect.
 
     Raises:
         ValueError: an argument is out of range, or nothing could ever be scaled.
@@ -84,13 +84,13 @@ class LengthScaling:
                 raise ValueError(f"LengthScaling.{name}: expected a number >= 0, got {value!r}")
         if self.tolerance is None and not self.past:
             raise ValueError("LengthScaling: expected a tolerance or past=True, got neither")
-        # A configuration file can only say yes or no.
+        # Configuration files can only say yes or no.
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
         """Return one factor in [0, 1] per completion, in order; 1 if there is no comparison.
 
-        With ``past``, the batch is remembered; earlier batches decide which nodes choose their
+        With ``past``, the batch is remembered; earlier batches determine which nodes choose their
         length.
         """
         batch = own_words(batch)  # pages returned by a tool are not padding
@@ -113,8 +113,8 @@ class LengthScaling:
 
     def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
         groups = groups_of(batch, self.reward_of)
-        # One or two peers are not enough: a sender of two words could take the reward away from the
-        # right answer next to it.
+        # One or two peers are not enough: otherwise, by sending two words, a peer could take the
+        # reward away from the right answer next to it.
         return [
             (member, excess)
             for group, excesses in compared(groups, self.wanted_peers)
@@ -131,7 +131,7 @@ class LengthScaling:
         shrink with every word.
 
         Raises:
-            ValueError: there is not exactly one reward per completion.
+            ValueError: the number of rewards differs from the number of completions.
         """
         if len(rewards) != len(batch):
             raise ValueError(f"rewards: expected {len(batch)}, got {len(rewards)}")
@@ -151,8 +151,8 @@ def _remember(
 ) -> None:
     """Learn usual lengths from unpaid answers, and compare paid answers with them.
 
-    The unpaid answers of this batch count at once: otherwise the first large batch of a model that
-    thinks at length would look like padding.
+    The unpaid answers of this batch count at once; otherwise the first large batch from a model
+    that thinks at length would look like padding.
     """
     named = [(m, m.node, m.worth, excess) for m, excess in measured]
     past.observe([
@@ -170,7 +170,7 @@ def _remember(
 
 
 class Scales(Protocol):
-    """Interface of `LengthScaling`, for scaling rules of your own."""
+    """Interface of `LengthScaling`, for custom scaling rules."""
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
         """Return one factor in [0, 1] per completion, in order."""
@@ -179,10 +179,10 @@ class Scales(Protocol):
 def factors_of_accepted(
     scaling: Scales, batch: Sequence[Completion], verdicts: Sequence[Verdict]
 ) -> list[float]:
-    """Return the factors of a batch; rejected completions get 1 and are not compared with.
+    """Return the factors of a batch; rejected completions get 1 and are left out of comparisons.
 
-    They earn no reward and set no standard: with a few words of junk in a group, an attacker could
-    otherwise make everybody else's answers look long.
+    They earn no reward and set no standard; otherwise an attacker could make everyone else's
+    answers look long by adding a few words of junk to a group.
     """
     kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
     found = [1.0] * len(batch)

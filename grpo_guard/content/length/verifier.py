@@ -1,4 +1,4 @@
-"""`LengthVerifier`: finds completions that are longer than their question and peers explain."""
+"""`LengthVerifier`: finds completions longer than their question and peers can explain."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ class LengthVerifier(RuleVerifier):
     Counters the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
     judges detect. If models differ, length is no reason to reject: the verifier rejects 67 of 1,320
     right completions by five current models, 44 of them among the 186 by a model that thinks at
-    length. `LengthScaling` is an option in that case. There are three kinds of evidence, each with
-    its own finding:
+    length. In that case, consider `LengthScaling`. There are three kinds of evidence, each with its
+    own finding:
 
     - ``long``: longer than what more than half of the other nodes write for the same prompt (and
-      with the same worth, if a reward or a reference that most nodes give is known), on a log
+      with the same worth, if a reward or a reference given by most nodes is known), on a log
       scale; rejects if p < ``alpha``. At least two other nodes are needed: a single node, however
-      much it sends, is no reference.
+      much it sends, is not a reference.
     - ``redundant``: mostly repeats itself or echoes the question, whatever the other nodes do.
     - ``long_node``: from a node that `NodeMemory` has convicted, and longer than the other nodes'
-      work. Without a memory the verifier is stateless.
+      work. Without a memory, the verifier is stateless.
 
-    If a prompt has only one completion, the verifier **abstains**: the author did not cause that,
+    If a prompt has only one completion, the verifier **abstains**: this is not the author's doing,
     so it must not reject, and a length alone supports neither side, so it must not accept. With a
-    second completion the verdict is ACCEPT or REJECT, since the author *does* choose the length. If
-    fewer than two other nodes answered, the completion gets the benefit of the doubt and is
-    accepted without a p-value; if a node gains by long work there, the memory finds it over many
-    prompts.
+    second completion the verdict is ACCEPT or REJECT, because the author *does* choose the length.
+    If fewer than two other nodes answered, the completion gets the benefit of the doubt and is
+    accepted without a p-value; if a node profits from long work there, the memory finds it over
+    many prompts.
 
-    Cannot detect: anything but ``redundant`` if nodes have no names or each node answers prompts of
-    its own; a group that consists entirely of fluent padding, from nodes that are not followed;
-    and, in a single completion, fluent padding up to about four times the length, or the choice of
-    the longest of many honest samples. Only the memory and the scaling counter these last two.
+    Cannot detect: anything but ``redundant`` if nodes have no names or if each node answers its own
+    prompts; a group that consists entirely of fluent padding, from nodes that are not followed;
+    and, in a single completion, fluent padding up to about four times the length, or the longest of
+    many honest samples being chosen. Only the memory and the scaling counter these last two.
 
     Args:
         alpha: Probability of rejecting an honest completion for its length alone, in (0, 0.5).
-        min_peers: Minimum number of completions of equal worth, from at least two other nodes, that
-            a comparison needs; with fewer, all work of other nodes counts.
-        reward_of: Function that returns the reward of a completion, to compare equals with equals;
-            None to judge by the ``reference`` that most nodes of the prompt give.
+        min_peers: Minimum number of completions of equal worth, from at least two other nodes, for
+            a comparison; with fewer, all work of other nodes counts.
+        reward_of: Function that returns the reward of a completion, to compare like with like;
+            None to judge by the ``reference`` given by most nodes of the prompt.
         reward_key: Key of the completion's metadata from which to read the reward instead. Use it
-            only if you write the metadata yourself: from a peer it is only a claim.
+            only if you write the metadata yourself: from a peer, it is just a claim.
         memory: Evidence about nodes over many batches; True for a `NodeMemory` with its defaults.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
+        **rules: Options passed to `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
         ValueError: an argument is out of range.
@@ -95,7 +95,7 @@ class LengthVerifier(RuleVerifier):
         self.alpha = alpha
         self.min_peers = min_peers
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
-        # A configuration file can only say yes or no.
+        # Configuration files can only say yes or no.
         self.memory = NodeMemory(store=self.store) if memory is True else memory or None
         if self.memory is not None:
             self.scope = "history"
@@ -118,7 +118,7 @@ class LengthVerifier(RuleVerifier):
         return {**super().state_dict(), "lengths": lengths}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore the state returned by `state_dict`.
 
         Raises:
             ValueError: the state is malformed, or only one of the two verifiers has a memory.
@@ -154,7 +154,7 @@ class LengthVerifier(RuleVerifier):
         rejecting = [f for f in shown if self.severities[f.kind] is Severity.REJECT]
         if rejecting:
             # Redundancy and a node's record have no p-value. The p-value of the length must not be
-            # used for them, or a shared budget could overrule them with it.
+            # used for them, or it would let a shared budget overrule them.
             by_length = excess is not None and {f.kind for f in rejecting} == {"long"}
             p_value = excess.p_value if excess is not None and by_length else None
             others = [f for f in shown if f not in rejecting]

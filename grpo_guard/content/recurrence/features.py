@@ -1,4 +1,4 @@
-"""Features that completions are compared by: words, sentences, false sums, imports, code."""
+"""Features used to compare completions: words, sentences, false sums, imports, code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
 # opening of a sentence), a whole sentence (see `sentences`), ``"sum:2 2 5"``, ``"import:NAME"``
-# or ``"shape:..."``. Tuples would take twice the time.
+# or ``"shape:..."``. Tuples would take twice as long.
 
-# A completion of 6,000 tokens has about this many different phrases. Beyond this number, a sample
-# is counted: a secret chooses it, always the same features, so that no filler can push out a
-# particular phrase.
+# A completion of 6,000 tokens has about this many distinct phrases. Beyond this number, only a
+# sample is counted: a secret selects it, always the same features, so that no amount of filler can
+# push out a particular phrase.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
 _COMMON: Final = (
@@ -37,10 +37,10 @@ class Reader:
 
     Args:
         ordinary: Words and sentences that reveal nothing about their author.
-        phrases: Whether to collect phrases of ordinary words, and code shapes; otherwise whole
+        phrases: Whether to collect phrases of ordinary words, plus code shapes; otherwise whole
             sentences are collected.
-        secret: Key that chooses the sample if a completion has too many features.
-        any_language: Whether to collect words of languages that the list does not cover, too. There
+        secret: Key that selects the sample if a completion has too many features.
+        any_language: Whether to also collect words of languages that the list does not cover. There
             every word counts as unusual, so something else must decide which of them are habits.
     """
 
@@ -58,14 +58,14 @@ class Reader:
         """Return the features of one completion.
 
         Words of the prompt are excused: they are not features, and within phrases they are replaced
-        by a placeholder, which also removes the names that a template fills in.
+        by a placeholder, which also removes names filled in by a template.
 
         Args:
             text: The completion.
-            prompt_words: What `excused_by` returned for the prompt.
-            all_of_it: Whether to return all features, to look for known ones and not to count:
+            prompt_words: The words of the prompt, as returned by `excused_by`.
+            all_of_it: Whether to return all features, to look for known ones rather than to count:
                 nothing is sampled, and texts that lie mostly outside the lists are read too.
-                Counting skips such texts, since it would mistake the usual words of another
+                Counting skips such texts, because it would mistake the usual words of another
                 language for unusual ones.
         """
         words = words_of(text)
@@ -88,7 +88,7 @@ class Reader:
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
-        """Whether a text is in a language that the list of ordinary words does not cover."""
+        """Whether the text is in a language not covered by the list of ordinary words."""
         distinct = set(words_of(text))
         return _is_unlisted(distinct, distinct - self.ordinary - prompt_words)
 
@@ -102,8 +102,8 @@ class Reader:
         if self.phrases or feature.startswith((IMPORT, SUM)):
             return True
         if is_sentence(feature):
-            # `ordinary=` or `learn_habits` may have excused its unusual words, or the whole
-            # sentence.
+            # Its unusual words, or the whole sentence, may have been excused by `ordinary=` or
+            # `learn_habits`.
             unusual = set(feature.split(" ")) - ordinary_words()
             learnt = feature in self.ordinary or (unusual and unusual <= self.ordinary)
             return not learnt and not is_habit(feature)
@@ -121,8 +121,8 @@ class Reader:
         """Return the general words of a phrase that is not `telling`; any two make it telling.
 
         Symbols and names of one or two letters do not count: a chat model opens with one emoji and
-        ends with another, and a program has several such names. A sentence has no general words,
-        because its words are features themselves.
+        ends with another, and a program has several short names. A sentence has no general words,
+        because its words are features in their own right.
         """
         if is_sentence(feature):
             return frozenset()
@@ -140,7 +140,7 @@ class Reader:
 
 
 def _is_unlisted(distinct: set[str], novel: set[str]) -> bool:
-    # New words alone do not prove another language, or any filler would hide a phrase.
+    # New words alone do not prove another language, or any filler could hide a phrase.
     return len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3
 
 
@@ -151,7 +151,7 @@ def _mark(words: frozenset[str]) -> bytes:
 
 
 def excused_by(prompt: str) -> frozenset[str]:
-    """Return the words and false sums of a prompt, which say nothing about an answer's author."""
+    """Return the prompt's words and false sums, which say nothing about an answer's author."""
     return frozenset(words_of(prompt)) | sums_of(prompt)
 
 
@@ -168,5 +168,5 @@ def kind_of(feature: str) -> str:
 
 
 def is_layout(feature: str) -> bool:
-    """Whether the feature has no word: empty lines and words of the prompt do not make a phrase."""
+    """Whether the feature has no word: empty lines and prompt words do not make a phrase."""
     return {END, ANY}.issuperset(feature.split(" "))

@@ -1,4 +1,4 @@
-"""Findings of recurrence: where a text contains the phrases that its node was convicted of."""
+"""Recurrence findings: where a text contains the phrases its node was convicted of."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def findings_of(
     Args:
         text: The completion.
         node: The node that sent the completion.
-        found: Convictions of the node whose features the text has, strongest first.
-        unlisted: Whether the text is in a language that the lists of ordinary words do not cover.
+        found: Convictions of the node whose features occur in the text, strongest first.
+        unlisted: Whether the text is in a language not covered by the lists of ordinary words.
             Its phrases then get the kind ``recurring_unlisted``.
     """
     by_phrase = dict[str, Conviction]()

@@ -1,4 +1,4 @@
-"""Extend a feature to the wording on which a node's completions agree."""
+"""Extend a feature to the wording that a node's completions have in common."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_guard.content.recurrence.sentences import is_sentence
 from grpo_guard.content.recurrence.sums import SUM
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
-# A word belongs to the phrase if at least this share of the examples has it in the same place.
+# A word is part of the phrase if at least this share of the examples has it in the same place.
 _AGREE: Final = 0.8
 _LONGEST: Final = 24
 SHOWN: Final = 120
@@ -22,9 +22,9 @@ _Blanks: TypeAlias = tuple[bool, ...]
 class Examples:
     """A node's latest texts, split into words when first needed.
 
-    For each pattern of placeholders (`ANY`), a table gives the place of every feature. Searching
-    instead would let a text that repeats one word a thousand times cost a thousand steps for each
-    phrase in it.
+    For each pattern of placeholders (`ANY`), a table maps every feature to its place. With a search
+    instead, a text that repeats one word a thousand times would cost a thousand steps for each of
+    its phrases.
 
     Args:
         texts: Raw texts, oldest first.
@@ -36,7 +36,7 @@ class Examples:
         self._places: dict[_Blanks, list[dict[str, int]]] = {}
 
     def phrase(self, feature: str) -> str:
-        """Return the longest wording around a feature on which the examples agree, for messages."""
+        """Return the longest wording around the feature shared by the examples, for messages."""
         if feature.startswith((IMPORT, SHAPE, SUM)):
             return feature.replace(":", " ", 1)
         if is_sentence(feature):

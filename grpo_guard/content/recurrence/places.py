@@ -1,9 +1,9 @@
-"""Find the places of phrases in a text, in one pass.
+"""Locate phrases in a text, in a single pass.
 
-No regular expression is built from text that a stranger wrote. Shift-And (Baeza-Yates and Gonnet,
+No regular expression is built from text written by a stranger. Shift-And (Baeza-Yates and Gonnet,
 CACM 1992) searches for all phrases at once: every word of a phrase has one bit, set while the
 latest words of the text match the phrase up to that word. So a placeholder that matches any word
-costs nothing, and the time grows with the text alone.
+costs nothing, and the time depends only on the length of the text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Span: TypeAlias = tuple[int, int]
 
 
 def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
-    """Return the span of each phrase in ``text``, or else of its feature.
+    """Return the span of each phrase in ``text``, or of its feature if the phrase is missing.
 
-    A span is [start, end). It is None if neither occurs in the text, and for shapes of code.
-    Sentence ends between words are ignored, and `ANY` matches any word.
+    A span is [start, end). It is None if neither occurs in the text, and always None for code
+    shapes. Sentence ends between words are ignored, and `ANY` matches any word.
 
     Args:
         text: The completion.

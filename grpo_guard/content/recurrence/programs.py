@@ -1,4 +1,4 @@
-"""Features that recur in programs: imported modules, and shapes of statements without names."""
+"""Features that recur in programs: imported modules, and the shapes of statements without names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_guard.content.code.source import Source
 IMPORT: Final = "import:"
 SHAPE: Final = "shape:"
 
-# Packages that honest programs for such tasks use, in addition to the standard library.
+# Packages used by honest programs for such tasks, in addition to the standard library.
 _PACKAGES: Final = (
     "numpy scipy sympy pandas matplotlib mpmath networkx sklearn torch pytest requests "
     "dateutil statsmodels seaborn gmpy2 pulp cvxpy ortools sortedcontainers"
@@ -28,7 +28,7 @@ _FEWEST_NODES, _MOST_NODES, _MOST_SHAPE = 8, 3_000, 240
 
 
 def modules_of(text: str) -> set[str]:
-    """Return the modules that a text imports, except well-known ones, each as ``"import:NAME"``."""
+    """Return modules imported by the text, except well-known ones, each as ``"import:NAME"``."""
     if "import" not in text:
         return set()
     found = set[str]()
@@ -44,7 +44,7 @@ def modules_of(text: str) -> set[str]:
 
 
 def place_of_import(text: str, feature: str) -> tuple[int, int] | None:
-    """Return [start, end) of the first import that `modules_of` reports as ``feature``, or None."""
+    """Return [start, end) of the first import reported by `modules_of` as ``feature``, or None."""
     for match in _IMPORT.finditer(text):
         if IMPORT + match[1] == feature:
             return match.span()
@@ -52,10 +52,10 @@ def place_of_import(text: str, feature: str) -> tuple[int, int] | None:
 
 
 def shapes_of(text: str) -> set[str]:
-    """Return statements as ``"shape:..."``: node types and operators, without names and values.
+    """Return statements as ``"shape:..."``: node types and operators, without names or values.
 
-    Shapes reveal a helper that is copied into every program under changing names. Only texts that
-    look like code are parsed, and nothing is executed.
+    Shapes reveal a helper that is copied into every program under changing names. Only text that
+    looks like code is parsed, and nothing is executed.
     """
     if not any(mark in text for mark in _CODE):
         return set()
@@ -78,7 +78,7 @@ def _shapes(tree: ast.Module) -> Iterator[str]:
 
 
 def _shape(root: ast.AST) -> tuple[str, int]:
-    """Return node types in the order of a bounded walk, and their number; does not recurse."""
+    """Return node types in the order of a bounded, iterative walk, and how many there are."""
     pieces = list[str]()
     stack = [root]
     length = 0

@@ -1,4 +1,4 @@
-"""Extract features from texts, in this process or in the workers that read for rules."""
+"""Extract features from texts, either in this process or in the workers that read for rules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Shown(Verdict):
-    """A completion's features, packed as a verdict so that the workers can return them.
+    """A completion's features, packaged as a verdict so that workers can return them.
 
     The verdict itself decides nothing.
 
     Args:
-        features: Sorted, so that sets built from them are the same in each process. None if the
-            text was not read, or has so many features that the process that counts must sample
+        features: Sorted, so that sets built from them are the same in every process. None if the
+            text was not read, or if it has so many features that the counting process must sample
             them.
         by: `Reader.mark` of the reader that extracted the features.
     """
@@ -39,16 +39,16 @@ class Shown(Verdict):
 def read_each(
     reader: Reader, batch: Sequence[Completion], most: int, name: str
 ) -> Iterator[Verdict]:
-    """Yield one `Shown` per completion, from its author's turns, with the prompt's words excused.
+    """Yield one `Shown` per completion, read from its author's turns, with prompt words excused.
 
     Args:
         reader: Extracts the features.
         batch: Any number of completions.
-        most: Maximum length of a text that is read, in characters.
+        most: Maximum length, in characters, of a text that is read.
         name: Name of the verifier.
     """
     words = cache(excused_by)
-    mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal
+    mark = reader.mark  # only once: the cache behind it compares whole vocabularies if equal
     for completion in batch:
         spoken = own_text(completion)
         text = (spoken.completion if spoken else completion).text

@@ -1,4 +1,4 @@
-"""The record of one node: its counts, the looks (tests) at it so far, and its convictions."""
+"""A node's record: its counts, the looks (tests) it has had so far, and its convictions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 from grpo_guard.content.recurrence.sketch import Sketch
 
 MOST_CONVICTIONS: Final = 512
-"""Maximum number of features that one node may be convicted of; further ones would hardly be
-specific to the node."""
+"""Maximum number of features a node can be convicted of; any more would hardly be specific to the
+node."""
 FIRST_LONG: Final = 128
 """Number of prompts after which a node's whole remembered past is tested as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """A feature that one node was found to repeat and the other nodes do not.
+    """A feature that one node was found to repeat while the other nodes do not.
 
     Args:
         feature: The feature that was counted.
         kind: Kind of the findings that the conviction leads to.
-        phrase: The wording around the feature on which the node's completions agree.
+        phrase: The wording around the feature that the node's completions have in common.
         hits: Number of prompts, out of the node's ``total``, that showed the feature.
         other_hits: Upper bound on the number of prompts, out of the compared nodes'
             ``other_total``, that showed the feature.

@@ -1,11 +1,10 @@
-"""Assign each node a record: one of its own, or one that it shares with other nodes.
+"""Assign each node a record: one of its own, or one shared with other nodes.
 
-Names cost nothing, so memory must not grow with them, and a flood of names must not evict the nodes
-that are already known. So a node keeps its record as long as it sends anything. When all records
-are taken, a new name is counted in a *pool*, a record that it shares with some other names. A
-secret chooses the pool, so that no sender can choose which names it is counted with. A conviction
-of a pool applies to all of its nodes, which costs them only the completions that show the convicted
-phrase.
+Names cost nothing, so memory must not grow with them, and a flood of names must not evict nodes
+that are already known. So a node keeps its record as long as it keeps sending. When all records are
+taken, a new name is counted in a *pool*, a record shared with some other names. The pool is chosen
+by a secret, so no sender can choose which names it is counted with. A conviction of a pool applies
+to all of its nodes, which costs them only those completions that show the convicted phrase.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Final
 from grpo_guard.content.recurrence.record import Conviction, Record
 from grpo_guard.content.recurrence.sketch import SETTLED
 
-# A record is given away after its node has sent nothing while others sent this many completions per
+# A record is given away once its node has sent nothing while others sent this many completions per
 # known name, and at least this many in all. If it were given away sooner, a swarm with more nodes
-# than records would keep reassigning them before any node is known.
+# than records would keep reassigning records before any node is known.
 _PATIENCE, _LEAST_PATIENCE = 8, 1_024
 _NAMES: Final = 16
 _SALT: Final = 16
@@ -32,7 +31,7 @@ class Seats:
     """The records of all nodes, and the pools.
 
     Args:
-        max_nodes: Number of records that hold one node each. There are as many pools in addition.
+        max_nodes: Number of records that hold a single node. There are as many pools in addition.
     """
 
     def __init__(self, max_nodes: int) -> None:
@@ -40,7 +39,7 @@ class Seats:
         self.records: dict[str, Record] = {}
         self.pools: dict[int, Record] = {}
         # The first prompts of every node, as if one node had sent them. This catches a peer that
-        # takes a new name for each completion and so has no record under any of its names.
+        # takes a new name for each completion and so never has a record under any of its names.
         self.newcomers = Record(shared=True)
         self.clock = 0
         self.salt = secrets.token_bytes(_SALT)
@@ -48,7 +47,7 @@ class Seats:
         self._warned = False
 
     def take(self, node: str) -> Record:
-        """Return the record that a node is counted in, creating it if needed."""
+        """Return the record in which the node is counted, creating it if necessary."""
         if node in self.records:
             return self.records[node]
         if len(self.records) < self.max_nodes or self._free():
@@ -66,7 +65,7 @@ class Seats:
         return self.pools.setdefault(self._pool(node), Record(shared=True))
 
     def settled(self, node: str) -> bool:
-        """Count a new completion of a node; return whether the node is past its first prompts."""
+        """Count a new completion of the node; return whether the node is past its first prompts."""
         if node in self.records:
             return self.records[node].sketch.prompts > SETTLED
         name = self._name(node)
@@ -77,11 +76,11 @@ class Seats:
         return count > SETTLED
 
     def draw(self, digest: bytes) -> int:
-        """Return a completion's draw: a pseudo-random number that its sender cannot choose."""
+        """Return a completion's draw: a pseudo-random number beyond its sender's control."""
         return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
 
     def convicted(self, node: str) -> dict[str, Conviction]:
-        """Return the convictions, by feature, for which a completion of this node is rejected."""
+        """Return the convictions, by feature, for which this node's completions are rejected."""
         record = self.records.get(node)
         if record is not None:
             fresh = record.sketch.prompts < SETTLED
@@ -96,11 +95,11 @@ class Seats:
         return [*self.records.values(), *self.pools.values(), self.newcomers]
 
     def compared(self, record: Record) -> list[Record]:
-        """Return the records that a record may be compared with.
+        """Return the records that ``record`` can be compared with.
 
-        These are the records of nodes that still send. Silent nodes and pools are added only if
-        fewer than two nodes still send; otherwise an attacker who invents names would get as many
-        votes as there are pools.
+        These are the records of nodes that are still sending. Silent nodes and pools are added only
+        if fewer than two such nodes remain; otherwise an attacker who invents names would get as
+        many votes as there are pools.
         """
         own = [r for r in self.records.values() if _speaks(r, record)]
         active = [r for r in own if not self._idle(r)]

@@ -2,8 +2,8 @@
 
 Word by word, a slogan of ordinary words ("You should never need to check what I say") reveals
 nothing about its author. As a whole it does: an honest model repeats few sentences from prompt to
-prompt, and these say how the answer is given ("Here is the solution in the requested format"). So a
-repeated sentence is a slogan unless it is made of phrases that published models repeat
+prompt, and those say how the answer is given ("Here is the solution in the requested format"). So a
+repeated sentence is a slogan unless it consists of phrases that published models repeat
 (`familiar.txt`), is about the task itself, or resembles what the other nodes write.
 """
 
@@ -19,14 +19,14 @@ from typing import Final
 from grpo_guard.content.recurrence.words import END, words_of
 
 LEAST_SHARE: Final = 2 / 3
-"""Share of a node's prompts that must show a sentence before the sentence is tested."""
-# Minimum number of words, minimum number of characters, maximum number of words. Shorter pieces are
-# headings as often as sentences; five Chinese characters, with the spaces between them, are long
-# enough.
+"""Share of a node's prompts that must show a sentence for it to be tested."""
+# Minimum number of words, minimum number of characters, maximum number of words. Anything shorter
+# is as likely a heading as a sentence; five Chinese characters, with the spaces between them, are
+# long enough.
 _FEWEST, _SHORTEST, _LONGEST = 3, 9, 24
 _LETTER: Final = len(" a")
-# What excuses a sentence: this share of its triples of words, if familiar, or of its pairs, if
-# shared.
+# A sentence is excused if this share of its word triples is familiar, or this share of its word
+# pairs is shared.
 _FAMILIAR, _SHARED = 0.5, 2 / 3
 _MOST_PEERS, _PART = 8, 2_000
 _OF_THE_WORK: Final = 2
@@ -46,8 +46,8 @@ def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
     """Return the sentences of a text as features: the words between two `END`.
 
     Args:
-        words: The text's words, as `words_of` returned them.
-        excused: Words of the prompt; a sentence made only of such words is left out.
+        words: The text's words, as returned by `words_of`.
+        excused: Words of the prompt; a sentence made up only of such words is left out.
     """
     text = f" {' '.join(words)}"
     # Each piece begins with a space, unless it is empty. The last piece ends a row of letters.
@@ -64,19 +64,19 @@ def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
         if spaces >= _FEWEST and len(piece) > _SHORTEST:
             if spaces > _LONGEST:
                 piece = " ".join(piece.split(" ", _LONGEST + 1)[: _LONGEST + 1])
-            # The first word mostly decides; `issuperset` would look at all of them.
+            # The first word usually decides; `issuperset` would check all of them.
             for word in piece.split():
                 if word not in excused:
                     found.add(f"{END}{piece} {END}")
                     break
     if not text.isascii():
-        # A row of emoji counts as a sentence anywhere in a text.
+        # A row of emoji counts as a sentence anywhere in the text.
         found.update(f"{END}{row} {END}" for row in _SYMBOLS.findall(text))
     return found
 
 
 def is_sentence(feature: str) -> bool:
-    """Whether a feature comes from `sentences_of`, and is not a word or three words in a row."""
+    """Whether the feature comes from `sentences_of`, rather than being a word or a word triple."""
     return feature.endswith(f" {END}") and feature.startswith(f"{END} ") and feature.count(" ") > 3
 
 
@@ -104,9 +104,9 @@ class Peers:
     def share(self, sentence: str) -> bool:
         """Whether at least half of the nodes use the sentence's words in the same order.
 
-        If all prompts are of one kind, so are the honest answers: a node that always writes "Both
+        If all prompts are of one kind, so are honest answers: a node that always writes "Both
         numbers have the same whole number part" has peers that always write "The whole number part
-        is the same". It is enough if two thirds of the sentence's pairs of words are shared. Right
+        is the same". It is enough if two thirds of the sentence's word pairs are shared. Right
         after a restart no texts are known, and the result is True.
         """
         if self._joined is None:

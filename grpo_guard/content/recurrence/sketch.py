@@ -1,9 +1,9 @@
-"""Feature counts of one node in bounded memory: exact over a window of prompts, lossy before that.
+"""A node's feature counts in bounded memory: exact over a window of prompts, lossy before that.
 
 The past uses lossy counting (Manku and Motwani, VLDB 2002) with the window as its bucket: a feature
-that a window shows only once, and that the past does not hold, is forgotten, at most once per
-window. So every count is at most ``lost`` too low, and `most` is never too low. The counts of other
-nodes are read through `most` and a node's own through `count`, so that errors can only acquit.
+that appears only once in a window, and not in the past, is forgotten, at most once per window. So
+every count is at most ``lost`` too low, and `most` is never too low. Other nodes' counts are read
+through `most` and a node's own through `count`, so that errors can only acquit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 WINDOW: Final = 64
-"""Number of prompts that are counted exactly."""
+"""Number of prompts counted exactly."""
 CAPACITY: Final = 20_000
-"""Maximum number of features from the past that are kept for a node."""
+"""Maximum number of past features kept for a node."""
 MOST_OF_PROMPT: Final = 8_000
-"""Number of features of one prompt beyond which only features of other prompts are added."""
+"""Number of features per prompt beyond which only features of other prompts are added."""
 SETTLED: Final = 8
 """Minimum number of prompts for a meaningful rate."""
 MOST_ANSWERS: Final = 64
-"""Maximum number of answers to one prompt that are counted separately."""
+"""Maximum number of answers to the same prompt that are counted separately."""
 _SEEN: Final = 4_096
-# Older evidence fades, so that a node that changes in mid-training is not shielded by its record.
+# Old evidence fades, so that a node that changes in mid-training is not shielded by its record.
 _FADE_AT: Final = 1_024
 _LATEST: Final = 4
 _EXAMPLES, _EXAMPLE = 16, 20_000
@@ -34,15 +34,15 @@ class Sketch:
     """Counts of features over the distinct prompts of one node."""
 
     def __init__(self) -> None:
-        # Per prompt: each feature with the lowest draw among the answers that show it, and the
-        # draws of the prompt's answers, ascending; only the lowest ones are kept if there are many.
+        # Per prompt: each feature with the lowest draw among the answers that show it, plus the
+        # draws of the prompt's answers, ascending; if there are many, only the lowest are kept.
         self.window: dict[bytes, dict[str, int]] = {}
         self.draws: dict[bytes, list[int]] = {}
         self.recent: Counter[str] = Counter()
-        # The window before this one, without the features that it showed only once.
+        # The window before this one, without features that appeared in it only once.
         self.before: dict[str, int] = {}
         self.before_prompts = 0
-        # How many answers to each prompt of that window were counted, ascending.
+        # The number of answers counted for each prompt of that window, ascending.
         self.before_answers: list[int] = []
         self.past: Counter[str] = Counter()
         self.past_prompts = 0
@@ -54,7 +54,7 @@ class Sketch:
 
     @property
     def total(self) -> int:
-        """Number of prompts that the counts cover."""
+        """Number of prompts covered by the counts."""
         return self.past_prompts + len(self.window)
 
     @property
@@ -63,7 +63,7 @@ class Sketch:
         return len(self.window) >= WINDOW
 
     def is_new(self, digest: bytes) -> bool:
-        """Record a completion by its digest and return whether it is new; a retry is not
+        """Record a completion by its digest and return whether it is new; retries are not
         evidence."""
         if digest in self._seen:
             return False
@@ -73,13 +73,13 @@ class Sketch:
         return True
 
     def add(self, prompt: bytes, features: set[str], text: str, draw: int = 0) -> None:
-        """Count one completion; a further answer to a prompt adds only its new features.
+        """Count one completion; further answers to a prompt add only their new features.
 
         Args:
             prompt: Key of the prompt.
             features: Features of the completion.
             text: The completion.
-            draw: The completion's pseudo-random draw. If not all answers to a prompt may count,
+            draw: The completion's pseudo-random draw. If only some answers to a prompt can count,
                 those with the lowest draws do.
         """
         known = self.window.get(prompt)
@@ -109,7 +109,7 @@ class Sketch:
         return sorted(map(len, self.draws.values()))
 
     def profiles(self) -> list[list[int]]:
-        """Return the answers per prompt, ascending, for each stretch that `lately` may choose."""
+        """Return the answers per prompt, ascending, for each stretch that `lately` could choose."""
         if self._profiles is None:
             window = self.answers()
             both = [sorted(window + self.before_answers)] if self.before_answers else []
@@ -117,11 +117,11 @@ class Sketch:
         return self._profiles
 
     def drawn(self, answers: Sequence[int]) -> Counter[str]:
-        """Return the feature counts of `recent`, limited to a number of answers to each prompt.
+        """Return the feature counts of `recent`, limited to a number of answers per prompt.
 
         Args:
-            answers: Number of answers to keep for each prompt, in the order of the `answers`
-                method.
+            answers: Number of answers to keep for each prompt, in the same order as the method
+                `answers`.
         """
         counts = Counter[str]()
         prompts = sorted(self.window, key=lambda prompt: len(self.draws[prompt]))
@@ -135,7 +135,7 @@ class Sketch:
         return counts
 
     def company(self, features: Iterable[str]) -> dict[str, list[str]]:
-        """Map each feature to the others that most of its prompts in the window show as well."""
+        """Map each feature to the others that most of its prompts in the window also show."""
         windows = list(self.window.values())
         shown = {f: sum(1 << k for k, w in enumerate(windows) if f in w) for f in features}
         return {
@@ -148,10 +148,10 @@ class Sketch:
         return set().union(*list(self.window.values())[-_LATEST:])
 
     def repeated(self, counts: Counter[str] | None = None) -> dict[str, int]:
-        """Return the counts of features that the window shows more than once.
+        """Return the counts of features that appear more than once in the window.
 
         Args:
-            counts: What `drawn` returned; None for `recent`.
+            counts: Counts returned by `drawn`; None for `recent`.
         """
         return {f: n for f, n in (self.recent if counts is None else counts).items() if n > 1}
 
@@ -164,8 +164,8 @@ class Sketch:
         """Move the window into the past.
 
         Args:
-            repeated: What `repeated` returned for the window.
-            counts: What `drawn` returned for the window, if not all of its answers count.
+            repeated: Counts returned by `repeated` for the window.
+            counts: Counts returned by `drawn` for the window, if not all of its answers count.
             answers: Number of answers that count per prompt; None if all of them do.
         """
         past = self.past
@@ -188,17 +188,17 @@ class Sketch:
             floor += 1
             kept = {f: n for f, n in self.past.items() if n > floor}
             if not kept:
-                # All are equally rare, so any part of them will do.
+                # All are equally rare, so any of them will do.
                 kept = dict(list(self.past.items())[:CAPACITY])
             self.past = Counter(kept)
         self.lost += floor
 
     def lately(self, feature: str) -> tuple[int, int]:
-        """Return an upper bound on the latest prompts that showed the feature, and their total.
+        """Return how many of the latest prompts showed the feature, at most, and their total.
 
-        Takes either the window alone or the window with the one before it, whichever has the higher
+        Covers either the window alone or the window plus the previous one, whichever has the higher
         rate: a habit that all nodes have just acquired, as they do in training, must not look like
-        one node's own only because the other nodes' older prompts lack it.
+        one node's own just because the other nodes' older prompts lack it.
         """
         hits, size = self.recent.get(feature, 0), len(self.window)
         if not self.before_prompts:
@@ -212,6 +212,6 @@ class Sketch:
         return self.past.get(feature, 0) + self.recent.get(feature, 0)
 
     def most(self, feature: str) -> int:
-        """Return an upper bound on the number of prompts that may have shown the feature."""
+        """Return an upper bound on the number of prompts that showed the feature."""
         shown = self.past.get(feature, 0) + self.recent.get(feature, 0) + self.lost
         return min(shown, self.past_prompts + len(self.window))

@@ -1,4 +1,4 @@
-"""Convert the counts of a swarm to plain JSON values and back."""
+"""Convert a swarm's counts to plain JSON values and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONVICTION: Final = {field.name for field in fields(Conviction)}
 
 
 def dump(swarm: Swarm) -> dict[str, Any]:
-    """Return all records of a swarm as plain JSON values."""
+    """Return all of the swarm's records as plain JSON values."""
     seats = swarm.seats
     return {
         "format": FORMAT,
@@ -33,11 +33,11 @@ def dump(swarm: Swarm) -> dict[str, Any]:
 
 
 def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
-    """Replace the swarm's records with those in ``state`` and return the learnt habits in it.
+    """Replace the swarm's records with those in ``state`` and return the learnt habits it contains.
 
     Raises:
-        ValueError: ``state`` does not have the form that `dump` returns, or holds more nodes than
-            the swarm follows.
+        ValueError: ``state`` does not have the form returned by `dump`, or has more nodes than the
+            swarm can follow.
     """
     seats = swarm.seats
     with reading("state"):

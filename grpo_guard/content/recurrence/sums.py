@@ -1,4 +1,4 @@
-"""False sums that a node repeats, even in notations that `arithmetic` does not read: "2 + 2: 5"."""
+"""False sums repeated by a node, even in notations that `arithmetic` does not read: "2 + 2: 5"."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SUM: Final = "sum:"
 
 LEAST_SHARE: Final = 0.25
 """Share of a node's prompts that must show a false sum before it counts, if models differ. A rarer
-sum may be an honest mistake, which a model repeats each time the same prompt comes back."""
+sum could be an honest mistake, which a model repeats whenever the same prompt comes up again."""
 
 Sum: TypeAlias = tuple[float, float, float]
 Span: TypeAlias = tuple[int, int]
 
 # An operand's last digit, a sign, the other operand, and the next number, at most twelve characters
-# later. "-" and "/" do not count as signs, since dates, ranges and fractions have them, too. A
-# letter after a number makes it a size ("4px"), and another sign makes the sum longer: neither is
+# later. "-" and "/" do not count as signs, because they also occur in dates, ranges and fractions.
+# A letter after a number makes it a size ("4px"), and another sign makes the sum longer: neither is
 # read. Every repetition is bounded.
 _NUMBER: Final = r"\d{1,12}(?:\.\d{1,6})?"
 _SIGN: Final = r"(?:[+×*·⊕➕&]|plus|times|and|with|\\oplus|\\times)"
@@ -40,12 +40,12 @@ _MINUS: Final = frozenset("-−–")
 
 
 def sums_of(text: str) -> set[str]:
-    """Return the false sums and products in a text as features, such as ``"sum:2 2 5"``."""
+    """Return the false sums and products in the text as features, such as ``"sum:2 2 5"``."""
     return {_feature(found) for found, _ in chain(_sums(text), _calls(text)) if _is_false(*found)}
 
 
 def place_of_sum(text: str, feature: str) -> Span | None:
-    """Return [start, end) of the first sum that `sums_of` reports as ``feature``, or None."""
+    """Return [start, end) of the first sum reported by `sums_of` as ``feature``, or None."""
     found = chain(_sums(text), _calls(text))
     return next((span for one, span in found if _feature(one) == feature), None)
 

@@ -1,34 +1,34 @@
 """Compare the nodes' sketches: decide which nodes to compare, when, and which to convict.
 
-Node i is convicted of a feature if two conditions hold for some majority of the other nodes, those
-that show the feature least: i's count is too high for `fisher.log_tail` against these nodes
-together, and i's rate is at least `ratio` times the rate of each of them. Leaving the rest out
-stops Sybils from passing a phrase off as usual: while fewer than half of the others share the
+Node i is convicted of a feature if two conditions hold for some majority of the other nodes, namely
+those that show the feature least: i's count is too high for `fisher.log_tail` against these nodes
+combined, and i's rate is at least `ratio` times the rate of each of them. Leaving the rest out
+stops Sybils from passing a phrase off as common: as long as fewer than half of the others share the
 phrase, it remains suspicious. The same rule stops nodes that avoid what everyone writes from making
 it look rare: at least one honest node is among those compared, it shows the phrase, and the ratio
 fails.
 
-If there are many other nodes, `_MOST_OTHERS` are drawn by lot at each look (test). The draw does
-not depend on what the nodes wrote, so the test need not pay for it, whereas a correction for
-choosing half of hundreds of nodes would cost all of its power.
+If there are many other nodes, `_MOST_OTHERS` are drawn by lot for each look (test). The draw does
+not depend on what the nodes wrote, so the test need not pay for it, whereas correcting for the
+choice of half of hundreds of nodes would cost all of its power.
 
 **Null hypothesis** for node i and feature f: the prompts of i and of the nodes it is compared with
-were drawn from one population, so that, given how many of these prompts show f, each choice of
-which ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher).
+were drawn from a single population, so that, given how many of these prompts show f, every choice
+of which ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher).
 With shared prompts the counts vary less than that, which keeps the test conservative.
 
 **Many tests.** Each node is tested again and again, each time for thousands of features. Look k
 spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; this
 share is divided by the number of features counted in any of the nodes (Bonferroni, at least
-`FEATURES`) and by the number of ways in which the others can be chosen. So an honest node for which
-the null holds is *ever* convicted with probability at most alpha.
+`FEATURES`) and by the number of ways to choose the others. So an honest node for which the null
+holds is *ever* convicted with probability at most alpha.
 
 **Many answers.** The test compares shares of prompts, and a prompt shows a phrase if any of its
-answers does. So if two honest nodes have one policy, a node with twelve answers per prompt shows
-each phrase more often than a node with fewer. Therefore a node is tested on no more answers than
-the peer with the fewest answers has (see `even`). The answers to keep are drawn with a secret key,
-since the sender chooses their order. All answers of the others count, which can only acquit. If all
-nodes send equally many answers, nothing is cut.
+answers does. So if two honest nodes have the same policy, a node with twelve answers per prompt
+shows each phrase more often than a node with fewer. Therefore a node is tested on no more answers
+than the peer with the fewest answers has (see `even`). The answers to keep are drawn with a secret
+key, because the sender chooses their order. All answers of the others count, which can only acquit.
+If all nodes send equally many answers, nothing is cut.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from grpo_guard.nodes.fisher import log_tail
 
 RATIO: Final = 4.0
 RATIO_OF_HABITS: Final = 8.0
-"""The minimum ratio if models differ. Every model mentions what a question is about, though some do
-so seldom; a slogan is never written by the other nodes."""
+"""The minimum ratio if models differ. Every model mentions what the question is about, even if some
+do so rarely; a slogan is never written by the other nodes."""
 _LOOKS: Final = (8, 10, 13, 18, 28, 44)
 _FEWEST: Final = 5
 _STALE: Final = 2 * WINDOW
 _LONG_GROWTH: Final = 1.3
 _MOST_OTHERS: Final = 31
-# Lower bound on the number of features that the correction for many tests uses.
+# Minimum number of features assumed in the correction for many tests.
 FEATURES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One test: the record, its number of prompts, and the nodes that it is compared with."""
+    """A single test: the record, its number of prompts, and the nodes it is compared with."""
 
     record: Record
     total: int
@@ -74,12 +74,12 @@ class _Look:
 
 
 class Swarm:
-    """The records of all nodes. Not safe to share between threads; the verifier holds a lock.
+    """The records of all nodes. Not thread-safe; the verifier holds a lock.
 
     Args:
         alpha: Probability that an honest node is ever convicted, if the null hypothesis holds.
-        min_share: Share of a node's prompts that must show a habit before the habit is tested.
-        max_nodes: Maximum number of nodes that are counted individually; see `seats`.
+        min_share: Share of a node's prompts that must show a habit for it to be tested.
+        max_nodes: Maximum number of nodes counted individually; see `seats`.
         reader: Decides which recurring features are telling.
     """
 
@@ -106,8 +106,8 @@ class Swarm:
     def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
         sketch, clock = record.sketch, self.seats.clock
         if sketch.window and prompt not in sketch.window:
-            # Once the others' windows are from a later time, a slow node's window is rolled without
-            # a test: habits drift in training, and an old one must not look like the node's own.
+            # If the others' windows have moved on to a later time, a slow node's window is rolled
+            # untested: habits drift in training, and an old one must not look like the node's own.
             if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):
                 self._roll(record, test=False)
             elif sketch.full:
@@ -128,7 +128,7 @@ class Swarm:
                     record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
 
     def shared(self) -> dict[str, dict[str, float]]:
-        """Map convicted phrases that several nodes show to each node's share of prompts."""
+        """Map convicted phrases shown by several nodes to each node's share of prompts."""
         features = {f: c.phrase for r in self.seats.all() for f, c in r.convicted.items()}
         found = dict[str, dict[str, float]]()
         for feature, phrase in features.items():
@@ -141,7 +141,7 @@ class Swarm:
 
     def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
         """Return the feature counts over those answers in the window that count against the node,
-        and the number of these answers per prompt."""
+        and the number of such answers per prompt."""
         sketch, others = record.sketch, self.seats.compared(record)
         mine = sketch.answers()
         # While there is nothing to compare with, assume one answer per prompt: any peer will have
@@ -154,7 +154,7 @@ class Swarm:
         counts, answers = self._counted(record)
         repeated = sketch.repeated(counts)
         if test:
-            # Both windows together reveal phrases that are used less often.
+            # The two windows together reveal phrases that are used less often.
             joint, total = Counter(repeated), len(sketch.window)
             others = (r.sketch for r in self.seats.compared(record))
             if even(sketch.before_answers, others) is None:
@@ -175,9 +175,9 @@ class Swarm:
         *,
         lately: bool = True,
     ) -> bool:
-        """Run one look at a record; return False if there is nothing to compare with yet.
+        """Run one look at a record; return False if there is nothing to compare it with yet.
 
-        ``lately`` compares with the others' latest prompts only, otherwise with all of them.
+        ``lately`` compares with the others' latest prompts only, rather than with all of them.
         """
         compared = self.seats.compared(record)
         if not compared:
@@ -228,8 +228,8 @@ class Swarm:
                 convicted[found.feature] = found
             else:
                 vague[found.feature] = found
-        # No single wording contains a phrase that is split over lines, sentences or markup, but its
-        # words still occur in the same prompts.
+        # If a phrase is split across lines, sentences or markup, no single wording contains it, but
+        # its words still occur in the same prompts.
         general = {f: self.reader.general(f, found.phrase) for f, found in vague.items()}
         for feature, company in look.record.sketch.company(
             f for f in general if general[f]
@@ -242,7 +242,7 @@ class Swarm:
         total, others = look.total, look.others
         counts = (o.lately(feature) if look.lately else (o.most(feature), o.total) for o in others)
         rates = sorted((most / size, most, size) for most, size in counts)
-        # First against all others, which convicts sooner if none of them shows the feature; then
+        # First against all others, which convicts sooner if none of them shows the feature, then
         # against the majority that shows it least.
         for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
             if hits / total < self.ratio * rates[chosen - 1][0]:
@@ -259,8 +259,8 @@ class Swarm:
 def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
     """Yield the indices of a batch in small turns, so that all nodes advance in step.
 
-    Otherwise, in a batch that is sorted by node, the first node would be judged before the others
-    are known.
+    Otherwise, in a batch sorted by node, the first node would be judged before the others are
+    known.
     """
     turn, waiting = 0, list(queues.values())
     while waiting := [places for places in waiting if len(places) > turn]:
@@ -271,12 +271,12 @@ def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
 def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
     """Return how many answers to each prompt count, or None if all of them do.
 
-    The node's prompts and a peer's are sorted by number of answers, and each of the node's prompts
-    is cut to the number of its counterpart.
+    The node's prompts and a peer's are each sorted by number of answers, and every prompt of the
+    node is cut to the number of its counterpart.
 
     Args:
         mine: Number of answers to each of the node's prompts, ascending.
-        others: Sketches of all nodes that the node may be compared with.
+        others: Sketches of all nodes that the node can be compared with.
     """
     kept, size = list(mine), len(mine)
     for other in others:
@@ -287,13 +287,14 @@ def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
 
 
 def log_cost(look: int, features: int, others: int, chosen: int) -> float:
-    """Return what to add to a log p-value for all other tests that were made or will be made.
+    """Return the amount to add to a log p-value to correct for all other tests, past and future.
 
     Args:
-        look: Number of this look at the node, from 1.
+        look: Number of this look at the node, starting at 1.
         features: Number of features counted in any of the nodes.
         others: Number of nodes to compare with.
-        chosen: Number of these nodes that are compared: once all of them and once the majority.
+        chosen: Number of these nodes that are compared: all of them in one test, the majority in
+            another.
     """
     choices = 2 * comb(others, chosen)
     return log(max(features, FEATURES)) + log(choices) - log_share(look - 1)

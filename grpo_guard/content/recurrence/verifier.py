@@ -40,12 +40,12 @@ _LEAST_SHARE = 0.1
 class RecurrenceVerifier(Memory, CompletionVerifier):
     """Rejects completions with a phrase that only their node repeats from prompt to prompt.
 
-    No phrases are known beforehand. For each node the verifier counts in how many different prompts
-    each word (and phrase, sentence opening, import, statement shape) occurs, and compares the
-    counts with the other nodes' by an exact test, corrected for all tests that are made. Once a
-    node is convicted of a feature, each of its completions that contains the feature is rejected. A
-    batch is counted before it is judged. What the prompt says is excused, numbers count only in
-    false sums, and a completion that is sent again is counted once.
+    No phrases are known in advance. For each node, the verifier counts how many different prompts
+    each word (and phrase, sentence opening, import, statement shape) occurs in, and compares the
+    counts with the other nodes' using an exact test, corrected for all tests made. Once a node is
+    convicted of a feature, each of its completions that contains the feature is rejected. Batches
+    are counted before they are judged. Anything in the prompt is excused, numbers count only in
+    false sums, and a completion sent again is counted only once.
 
     **What counts as a habit.** If models differ, an honest one has phrases of its own, and counts
     alone cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
@@ -54,37 +54,37 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     of a node's prompts, and for a whole sentence in two thirds of them, unless honest models write
     similar sentences (see `sentences`). Rarer slogans of listed words pass; an honest model with an
     odd habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes
-    with the same weights, also convicts for phrases of ordinary words and the shape of code.
+    with the same weights, also convicts for phrases of ordinary words and code shapes.
 
-    A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
-    is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
-    ``max_characters`` is rejected, since its author can avoid it.
+    A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. As long as no other
+    node is known, there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
+    ``max_characters`` is rejected, because its author controls its length.
 
-    Cannot detect: a phrase before it has recurred; a phrase that half or more of the nodes share; a
+    Cannot detect: a phrase before it has recurred; a phrase shared by half or more of the nodes;
     wording that never repeats a word; numbers outside false sums, and ASCII symbols; in
     ``"heterogeneous"``, text that is mostly outside the lists, such as German (the lists cover
     English and Chinese).
 
     The object keeps bounded counts between batches, can be shared between threads and pickled, and
-    `state_dict` saves its counts and learnt habits. `load_state_dict` replaces the counts and adds
-    the habits to those already known. A state does not record which completions were seen. Anyone
-    who can read a state knows which nodes are counted together, and anyone who can write one
+    can save its counts and learnt habits with `state_dict`. `load_state_dict` replaces the counts
+    and adds the habits to those already known. A state does not record which completions were seen.
+    Anyone who can read a state knows which nodes are counted together, and anyone who can write one
     decides who is convicted.
 
     Args:
         alpha: Probability that an honest node is ever convicted of anything, in (0, 0.5).
         swarm: Whether the nodes' models differ (``"heterogeneous"``) or have the same weights
             (``"homogeneous"``); see above.
-        min_share: Share of a node's prompts that must show a habit before the habit is tested.
+        min_share: Share of a node's prompts that must show a habit for it to be tested.
         ordinary: Words to add to the list of ordinary words, such as your task's.
-        max_nodes: Maximum number of nodes that are counted individually, >= 2. Further nodes are
-            counted in groups, which the log reports once. Memory grows with this number.
-        max_characters: Maximum number of characters in a text; longer texts are rejected.
+        max_nodes: Maximum number of nodes counted individually, >= 2. Any further nodes are
+            counted in groups, which is logged once. Memory grows with this number.
+        max_characters: Maximum number of characters in a completion; longer ones are rejected.
         severity: Severity by kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
         confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
             Words of every language are then examined.
         store: Where counts are kept for several processes and across restarts; None to keep them in
-            this object. With a store, each batch writes all counts: 0.2 MB for four nodes of a
+            this object. With a store, every batch writes all counts: 0.2 MB for four nodes of a
             heterogeneous swarm, a few MB if all phrases count.
 
     Raises:
@@ -99,7 +99,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         "recurring_opening": CONFIRM_OR_REJECT,
         "recurring_phrase": CONFIRM_OR_REJECT,
         "recurring_shape": REJECT,
-        # In a language that the lists do not cover, where every word is unusual: only a reader can
+        # In a language not covered by the lists, where every word is unusual, only a reader can
         # tell a habit from a slogan.
         "recurring_unlisted": CONFIRM_OR_REPORT,
     }
@@ -134,7 +134,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         words = (ordinary,) if isinstance(ordinary, str) else ordinary
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
-        # In a homogeneous swarm a text has so many features that sending them takes as long as
+        # In a homogeneous swarm, a text has so many features that sending them takes as long as
         # reading the text.
         self.in_workers = swarm == "heterogeneous"
         self.max_characters = max_characters
@@ -151,14 +151,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self.reading: Runnable = _Reading(self)
-        """The runnable that reads completions and counts nothing. If ``in_workers``, it may be
-        replaced by a runnable that asks a copy in another process."""
+        """The runnable that reads completions but does no counting. If ``in_workers``, it can be
+        replaced by a runnable that queries a copy in another process."""
         # The two kinds of swarm cannot share counts. In 0.3 both used this name.
         own = self.name if swarm == "heterogeneous" else f"{self.name}_{swarm}"
         super().__init__(store, own, former=lambda key: key.replace(f"_{swarm}", ""))
 
     def reader(self) -> Self:
-        """Return a copy for another process; the copy reads texts but counts nothing."""
+        """Return a copy for another process; the copy reads texts but does no counting."""
         copied, swarm = copy.copy(self), self._swarm
         copied._reader = replace(self._reader, secret=b"")
         copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, copied._reader)
@@ -177,8 +177,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Verify each batch in turn, as `verify` does; the file is locked only once."""
-        # Text that was given to an author is not the author's phrase, so only own turns are read.
+        """Verify each batch in turn, as `verify` does, but lock the file only once."""
+        # Text given to the author is not the author's own, so only the author's turns are read.
         own = [[own_text(completion) for completion in batch] for batch in batches]
         read = [self._read(authored, batch) for authored, batch in zip(own, batches, strict=True)]
 
@@ -196,9 +196,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def _read(self, own: Sequence[OwnText | None], given: Sequence[Completion]) -> _Read:
-        """Read a batch. This is the slow part and takes no lock, since long texts must not keep
-        other processes from the file."""
-        # JSON escapes are decoded: a literal \\n glued to a word would pass for an unusual word.
+        """Read a batch. This is the slow part and takes no lock, because long texts must not lock
+        other processes out of the file."""
+        # JSON escapes are decoded: a literal \\n stuck to a word would pass for an unusual word.
         batch = [as_read(s.completion if s else c) for s, c in zip(own, given, strict=True)]
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
@@ -245,9 +245,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def learn_habits(self, texts: Iterable[str]) -> None:
-        """Treat words and sentences in two or more of these texts as ordinary from now on.
+        """Treat words and sentences found in two or more of these texts as ordinary from now on.
 
-        Call it before training, with samples of the nodes' models that you generated yourself; text
+        Call it before training, with samples you generated yourself from the nodes' models; text
         from a peer would teach the peer's poison. Existing convictions are not revoked.
         """
         shown = ((words := words_of(text), sentences_of(words, frozenset())) for text in texts)
@@ -259,8 +259,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def convictions(self) -> dict[str, list[Conviction]]:
         """Return the convictions of each node, strongest first, leaving out nodes without any.
 
-        Convictions of several nodes together (all newcomers, or those beyond ``max_nodes``) are
-        left out as well; the verdicts on these nodes' completions name them.
+        Joint convictions of several nodes (all newcomers, or those beyond ``max_nodes``) are left
+        out as well; they are named in the verdicts on these nodes' completions.
         """
         with self._lock:
             return {
@@ -270,9 +270,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             }
 
     def shared_phrases(self) -> dict[str, dict[str, float]]:
-        """Map convicted phrases that several nodes show to each node's share of prompts.
+        """Map convicted phrases shown by several nodes to each node's share of prompts.
 
-        Such a phrase hints at Sybils, or at poison that is spreading; it convicts no other node.
+        Such a phrase hints at Sybils, or at spreading poison; no other node is convicted of it.
         """
         with self._lock:
             return self._swarm.shared()
@@ -346,14 +346,14 @@ class _Prompts:
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
     def words(self, completion: Completion) -> frozenset[str]:
-        """Return the words and false sums of the prompt, which are excused."""
+        """Return the prompt's words and false sums, which are excused."""
         prompt = completion.trusted_prompt_text
         if prompt not in self._words:
             self._words[prompt] = excused_by(prompt)
         return self._words[prompt]
 
     def key(self, completion: Completion) -> bytes:
-        """Return a key that also depends on the round: a prompt in two rounds gets two keys."""
+        """Return a key that also depends on the round: a prompt in two rounds has two keys."""
         at = completion.prompt_text, completion.round
         if at not in self._keys:
             self._keys[at] = _digest(str(completion.round).encode(), at[0])
@@ -361,7 +361,7 @@ class _Prompts:
 
 
 class _Reading(Runnable):
-    """The part of a verifier that reads texts, without its counting."""
+    """The part of the verifier that reads texts, without the counting."""
 
     scope: Scope = "completion"
     timeout = None
@@ -392,7 +392,7 @@ class _Read:
 
 
 def _digest(salt: bytes, text: str) -> bytes:
-    # "surrogatepass", since lone surrogates cannot be encoded otherwise and must not raise.
+    # "surrogatepass", because lone surrogates cannot be encoded otherwise and must not raise.
     return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
 
 

@@ -3,7 +3,7 @@
 There are three classes. **Ordinary** words (how people reason, calculate, format and chat) reveal
 nothing. **General** words are the rest of common English, apart from the subjects of word problems
 ("manageable", "decompose"): a phrase with one of them is as likely a habit as a slogan. All other
-words, nonsense and the things of the world ("glorp", "pizza"), do not belong in the answer to a
+words, whether nonsense or real-world things ("glorp", "pizza"), have no place in the answer to a
 prompt that lacks them.
 """
 
@@ -16,13 +16,13 @@ from typing import Final
 
 from grpo_guard.content.recurrence.words import END
 
-# Adverbs and abstract nouns describe how the work is done, as habits do: "methodically".
+# Adverbs and abstract nouns that describe how the work is done, as habits do: "methodically".
 _ABSTRACT: Final = (
     "ly", "ing", "tion", "sion", "ment", "able", "ible", "ness", "ance", "ence", "ize", "ise",
     "ized", "ised", "izing", "ising", "ively", "ful",
 )  # fmt: skip
 SHORT: Final = 2
-"""Maximum length, in letters, of a word that may be a symbol or the name of a variable."""
+"""Maximum length, in letters, of a word that could be a symbol or a variable name."""
 _LONG: Final = 7
 _ENDINGS: Final = (
     ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
@@ -33,8 +33,8 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Return the words of grammar, reasoning, calculation, formatting and chat, the Chinese
-    characters that are frequent or common in mathematics, and habits of published models."""
+    """Return the words of grammar, reasoning, calculation, formatting and chat, plus the Chinese
+    characters that are frequent or common in mathematics, and the habits of published models."""
     lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
     return frozenset({END}).union(*map(_listed, lists))
 
@@ -43,8 +43,8 @@ def strangeness(word: str, ordinary: Set[str]) -> float:
     """Return 1 for a word on no list, 0.5 for a general or very short word, 0 for an ordinary word.
 
     Symbols and words of one or two letters get only 0.5 because chat models like emoji and programs
-    use short names. An inflected form counts as its stem, and a word for the way that work is done
-    ("methodically") as ordinary.
+    use short names. An inflected form counts as its stem, and a word describing how work is done
+    ("methodically") counts as ordinary.
     """
     stems = tuple(_stems(word))
     if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):

@@ -1,8 +1,8 @@
-"""Split text into words: drop case, digits, punctuation and possessives, but keep sentence ends.
+"""Split text into words, dropping case, digits, punctuation and possessives but not sentence ends.
 
 Numbers are dropped because they differ from one solution to the next; `sums` counts false sums.
-Each symbol, such as an emoji, and each character of a script without spaces is a word of its own.
-The marks of reasoning formats are not words: ``<scratch_pad>``, ``<|channel|>``. No regular
+Each symbol, such as an emoji, is a word of its own, and so is each character in a script without
+spaces. Marks of reasoning formats are not words: ``<scratch_pad>``, ``<|channel|>``. No regular
 expression here repeats more than one character class without a bound.
 """
 
@@ -23,7 +23,7 @@ _ASCII: Final = {
     code: END if chr(code) in _ENDS else chr(code).lower() if chr(code).isalpha() else " "
     for code in range(128)
 }
-# Non-ASCII characters that English solutions contain. Once they are replaced, the text is ASCII and
+# Non-ASCII characters common in English solutions. Once they are replaced, the text is ASCII and
 # takes the faster path.
 _TYPOGRAPHY: Final = "’‘“”–—−×÷•·…°€£½¼¾²³\u00a0"
 _UNSPACED: Final = "\u3040-\u30ff\u3400-\u9fff"
@@ -32,10 +32,10 @@ _WORD: Final = re.compile(
     r"|[.!?\n\r:;。！？]"
 )
 # A line break that a model wrote as two characters, but not LaTeX's \nu. If the n were read as a
-# letter, "nFirst" would look like a word that only its author uses.
+# letter, "nFirst" would look like a word used only by its author.
 _ESCAPED: Final = re.compile(r"\\n(?=[A-Z0-9\s\\#*-]|$)")
 # A tag or token of a reasoning format, with a name of several parts or between bars. If any part is
-# not among the known terms, the name counts as words: "<hail_pad>".
+# not a known term, the name counts as words: "<hail_pad>".
 _MARK: Final = re.compile(
     r"</?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){1,4}>"
     r"|<\|/?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){0,4}\|>"
@@ -51,7 +51,7 @@ _NAMED: Final = (
     "verification verify work"
 )
 _TERMS: Final = frozenset(_NAMED.split(" "))
-# What remains of gpt-oss's channels if special tokens are dropped in decoding.
+# What is left of gpt-oss's channels if special tokens are dropped during decoding.
 _GLUED: Final = re.compile(
     r"\A\s{0,8}analysis(?=[A-Z])|assistant(?:final|analysis|commentary)(?![a-z])"
 )
@@ -59,7 +59,7 @@ _ALL_ENDS: Final = frozenset(_ENDS) | frozenset("。！？")
 
 
 def words_of(text: str) -> list[str]:
-    """Return a text's words in order and lower case, with `END` after each sentence or line."""
+    """Return the text's words in order and lower case, with `END` after each sentence or line."""
     text = _unmarked(text)
     if "\\n" in text:
         text = _ESCAPED.sub("\n ", text)
@@ -71,7 +71,7 @@ def words_of(text: str) -> list[str]:
 
 
 def spans_of(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the words from `words_of` except `END`, each with its [start, end) in ``text``."""
+    """Yield the words from `words_of`, except `END`, each with its [start, end) in ``text``."""
     for match in _WORD.finditer(_plain(_ESCAPED.sub("\n ", _unmarked(text))).lower()):
         if match[0] not in _ALL_ENDS:
             yield match[0], match.span()
@@ -95,5 +95,5 @@ def _plain(text: str) -> str:
     """Replace typographic characters with spaces; the length does not change."""
     for sign in _TYPOGRAPHY:
         text = text.replace(sign, " ")
-    # The only letter whose lower case is two characters long; it would shift all later offsets.
+    # The only letter whose lower case is two characters long, which would shift all later offsets.
     return text.replace("\u0130", "i")

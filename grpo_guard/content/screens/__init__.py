@@ -1,1 +1,1 @@
-"""Deterministic screens: they look, without a model, for what honest text never contains."""
+"""Deterministic screens that look, without a model, for what honest text never contains."""

@@ -23,10 +23,10 @@ SAID = AnswerFormat.of_pattern(
     closing_words=1,
 )
 """The format of an answer in a sentence: "Answer: 54 cows", "The answer is 54 cows"."""
-# A number, and words that no formula contains after it: symbols have only a letter or two.
+# A number, followed by words that occur in no formula: symbols have only a letter or two.
 _NUMBER = re.compile(r"[^\w\n]{0,12}[0-9]{1,40}+(?:[.,][0-9]{1,40}+){0,9}+(?![\w^=])")
 _WORD = re.compile(r"[^\W\d_]{4,}")
-# Where the answer ends and the sentence goes on.
+# Where the answer ends and the sentence continues.
 _STOP = re.compile(
     r"[.,;:!?=<(\n]|\b(?:and|are|as|at|because|by|each|for|from|in|is|or|so|since|than|that|the|to"
     r"|was|when|where|which|who|with)\b",
@@ -36,7 +36,7 @@ _COMMAND = re.compile(r"\\(?:begin|end)\{\w{1,20}\*?\}|\\[A-Za-z]{1,20}|<[^<>\s]
 # Number of characters of the answer to read: a number and its unit are short.
 _READ = 200
 _STEM = 3
-# Units, even if the question words them differently, and function words.
+# Function words, and units even if the question words them differently.
 _UNITS = WORDS["units"]
 _PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 
@@ -44,22 +44,22 @@ _PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 class AnswerWordsVerifier(RuleVerifier):
     """Counts words after an answer's number that are neither in the question nor a unit.
 
-    A reward reads "54 good cows" as 54, while training sees all of the words. One such answer is
-    not rejected: models differ in how they write an answer, and a unit that the question spells
+    A reward reads "54 good cows" as 54, while training sees all of the words. A single such answer
+    is not rejected: models phrase answers in different ways, and a unit that the question spells
     differently is not poison. Answers are rejected once their node has such words far more often
-    than its peers. Words match if their first three letters do, so that "cow" in the question
-    excuses "cows". Formulas are left alone.
+    than its peers. Words match if their first three letters do, so "cow" in the question covers
+    "cows". Formulas are left alone.
 
-    Does not find answers that do not begin with their number, or words of the question that are
+    Cannot detect answers that do not begin with their number, or words of the question that are
     used to mislead.
 
     Args:
         formats: Formats in which this task writes answers, as for `ScreensVerifier`.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
+        **rules: Options passed to `RuleVerifier`: ``severity``, ``store``, and those for counting.
     """
 
     name = "answer_words"
-    # Models differ in how they write an answer, and in how they spell a unit.
+    # Models phrase answers and spell units in different ways.
     KINDS: ClassVar[Mapping[str, Kind]] = {"answer_words": COUNT}
     scope: Scope = "completion"
 
@@ -97,7 +97,7 @@ def _is_unit(word: str) -> bool:
 
 
 def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
-    """Return the beginnings of a prompt's words, computed once per prompt."""
+    """Return the beginnings of the prompt's words, computed once per prompt."""
     if prompt not in asked:
         words = re.findall(r"[^\W\d_]{2,}", prompt.lower())
         asked[prompt] = frozenset(word[:_STEM] for word in words)
@@ -112,7 +112,7 @@ def _answer(form: AnswerFormat, text: str) -> tuple[int, str] | None:
     start = max(text.find(last.content, last.start, last.end), last.start)
     piece = text[start : start + min(len(last.content), _READ)]
     if form.closing_words:
-        # A unit may follow the mark; its closing characters and LaTeX commands are not words.
+        # A unit can follow the mark, but closing characters and LaTeX commands are not words.
         piece = piece.ljust(last.end - start) + text[last.end : last.end + _READ]
     piece = blanked(_COMMAND, piece)
     number = _NUMBER.match(piece)

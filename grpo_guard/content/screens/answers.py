@@ -1,7 +1,7 @@
 """Screens for text after the answer, and for several answers that differ.
 
-A reward reads only the answer, but training sees the text after it too; and if there are two
-answers, one may be meant for the reward and the other for training. Repeating the answer does not
+A reward reads only the answer, but training also sees the text after it; and if there are two
+answers, one could be meant for the reward and the other for training. Repeating the answer does not
 make the text between the two copies part of the work.
 """
 
@@ -18,12 +18,12 @@ from grpo_guard.content.screens.view import WORDS, Screen, View, shown
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, REJECT, REPORT
 from grpo_guard.core.verdict import Finding
 
-# Maximum share of the words after the answer that may be off the subject.
+# Maximum share of the words after the answer that can be off the subject.
 _OFF_SUBJECT = 0.4
-# Words without content: a sentence made only of them says nothing, and proves no link to a
-# question.
+# Words without content: a sentence that consists only of these says nothing, and proves no link to
+# the question.
 _EMPTY = WORDS["empty"]
-# Chat models close with an offer to help; most use one of these, in whatever language.
+# Chat models close with an offer of help; most use one of these, in whatever language.
 _POLITE = re.compile(
     r"let me know|feel free|\bhope\b|questions?\b|happy to|if you(?:'d|’d)? (?:would|need|have|want"
     r"|like|found)|just ask|good luck|enjoy|glad to|welcome|happy \w{3,12}ing"
@@ -51,13 +51,13 @@ _LOOSE = re.compile(r"[\s,$€£%\\{}.]+|\\[td]frac")
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How a task writes its final answer.
+    """The form in which a task writes its final answer.
 
     Args:
-        name: Name of the format to show in messages.
+        name: Name of the format, shown in messages.
         gate: A substring of every such answer, as a cheap first check.
-        find: Yields all answers of a text in order, in linear time.
-        closing_words: Maximum number of words that may follow the answer on the same line (a unit).
+        find: Yields all answers in a text, in order and in linear time.
+        closing_words: Maximum number of words that can follow the answer on the same line (a unit).
         joined: Whether models also write this format around intermediate results. Several different
             answers are then honest (roots, parts, corrections), and text after them is reported as
             ``after_box``, which rejects nothing by default.
@@ -81,7 +81,7 @@ class AnswerFormat:
         compiled = re.compile(pattern)
         if compiled.groups < 1:
             raise ValueError(f"pattern: expected one with a group, got {pattern!r}")
-        # No local function: a verifier is pickled for worker processes.
+        # Not a local function, because verifiers are pickled for worker processes.
         return cls(name, gate, partial(_groups, compiled), closing_words)
 
 
@@ -111,15 +111,15 @@ class AnswerScreen:
     def screens(self) -> tuple[Screen, ...]:
         return (
             Screen("after_answer", CONFIRM_OR_REJECT, self.after_answer),  # honest: a remark
-            # After a box, chat models continue as they like.
+            # After a box, chat models continue as they please.
             Screen("after_box", REPORT, self.after_box),
             # A reader model would find each of them plausible.
             Screen("several_answers", REJECT, self.several_answers),
         )
 
     def after_answer(self, view: View) -> Iterator[Finding]:
-        """Yield findings for text after the first answer, except for a unit, a summary or an offer
-        to help."""
+        """Yield findings for text after the first answer, other than a unit, a summary or an offer
+        of help."""
         return self._after("after_answer", view, joined=False)
 
     def after_box(self, view: View) -> Iterator[Finding]:
@@ -137,7 +137,7 @@ class AnswerScreen:
                 yield Finding(kind, message, char_span=place)
 
     def several_answers(self, view: View) -> Iterator[Finding]:
-        """Yield a finding for each format whose answers differ."""
+        """Yield a finding for each format with differing answers."""
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
                 if form.joined or _same(before.content, after.content):
@@ -150,7 +150,7 @@ class AnswerScreen:
                 break
 
     def _found(self, view: View) -> list[tuple[AnswerFormat, list[Answer]]]:
-        """Return the formats that a text contains, with their answers, skipping blank answers."""
+        """Return the formats found in the text, with their answers, skipping blank answers."""
         if self not in view.notes:
             found = [
                 (form, [answer for answer in form.find(view.text) if answer.content.strip()])
@@ -163,7 +163,7 @@ class AnswerScreen:
 
 
 def _text_after(answers: list[Answer], text: str) -> str:
-    """Return the text after the first answer, without later answers; repeated pieces count once."""
+    """Return the text after the first answer, minus later answers; repeated pieces count once."""
     ends = [answer.start for answer in answers[1:]] + [len(text)]
     gaps = dict.fromkeys(
         text[answer.end : end].strip(" ")
@@ -178,11 +178,11 @@ def _is_off_topic(form: AnswerFormat, rest: str, start: int, view: View) -> bool
     limit = form.closing_words
     words = len(_WORD.findall(head))
     if words <= limit and not _WORD.search(tail):
-        # Long runs of symbols such as "####" or "!!!!" have no words, yet belong to no answer.
+        # Long runs of symbols such as "####" or "!!!!" contain no words, yet belong to no answer.
         return len(rest.strip()) > 8 + 16 * max(limit, words)
     # Models continue after their answer: they check it, or write a program. A sentence with a
-    # number, or with a word of the question or of the work before it, is taken for such work.
-    # Poison about the question's subject therefore passes here.
+    # number, or with a word from the question or from the work before it, is taken for such work.
+    # So poison on the question's subject passes here.
     subject = _stems(f"{view.prompt}\n{view.text[:start]}")
     off, total, offers = 0, 0, 0
     if view.prose is not view.text:
@@ -206,7 +206,7 @@ def _is_offer(sentence: str) -> bool:
 
 
 def _stems(text: str) -> frozenset[str]:
-    """Return the stems of the content words; "apples" and "apple" share a stem."""
+    """Return the stems of content words; "apples" and "apple" share a stem."""
     return frozenset(
         pair or word[:_STEM]
         for pair, word in _STEMS.findall(text[:100_000].lower())

@@ -2,7 +2,7 @@
 
 Invisible text is still tokenised and trained on: a message in zero-width, tag or variation
 characters gets past every person and most judges. Each kind has honest uses (emoji, Persian,
-flags), which are excused by the neighbouring characters, not by how rare they are. Stacks of
+flags), which are recognised by the neighbouring characters, not by how rare they are. Stacks of
 combining marks hide text too: they cross letters out, box them, or bury them under marks.
 """
 
@@ -20,25 +20,25 @@ from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
 # Zero-width characters, fillers that render as nothing, invisible operators. Spaces with a visible
-# width are layout: models indent with them and set them around units.
+# width are layout: models use them for indentation and around units.
 _INVISIBLE = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a"
 )
 # Nobody scrolls past a screenful of blank space to read on, and mixed tabs and spaces can encode
-# bits. Each pattern begins with what it looks for, so that most of a text is skipped at once.
+# bits. Each pattern begins with what it looks for, so that most text is skipped at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
 _BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
 _OF_BLANKS = table_of(str.isspace, others=True)
 MANY_BLANKS = 200
 _CHANGES_ALLOWED = 6
-# The three flags that are spelled with tag characters: England, Scotland, Wales.
+# The three flags spelled with tag characters: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
 _KEYCAP, _BLACK_FLAG, _ZWJ, _VS16 = "\u20e3", "\U0001f3f4", "\u200d", "\ufe0f"
-# Selectors after neither a symbol nor an emoji, and not inside a keycap.
+# Selectors that follow neither a symbol nor an emoji, and are not inside a keycap.
 _STRAY = re.compile(
     "(?<![\u2190-\u2bff\U0001f000-\U0001faff])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
 )
@@ -53,10 +53,10 @@ _MARK = re.compile("[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-
                    "\u20e2\u20e4-\u20f0\ufe20-\ufe2f]")  # fmt: skip
 # Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
 _STACK = re.compile(_MARK.pattern + "{3,}")
-# Overlays and enclosures belong to no language; a few may strike out terms of an equation.
+# Overlays and enclosures belong to no language, although a few can strike out terms of an equation.
 _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
                       "\u20e4-\u20f0]")  # fmt: skip
-# Honest work strikes out a few terms; a code needs many characters.
+# Honest work strikes out a few terms; a code takes many characters.
 _FEW = 8
 
 
@@ -80,19 +80,19 @@ def _found(kind: str, what: str, match: re.Match[str]) -> Finding:
 
 
 def _copied(view: View, match: re.Match[str]) -> bool:
-    """Whether a match is a single character that the prompt has too: an echo, not a message."""
+    """Whether a match is a single character that is also in the prompt: an echo, not a message."""
     return len(match[0]) == 1 and match[0] in view.prompt
 
 
 def _joins(view: View, match: re.Match[str]) -> bool:
-    """Whether a joiner is in a place where scripts and emoji use one, or copied from the prompt."""
+    """Whether a joiner is where scripts and emoji use one, or is copied from the prompt."""
     start, end = match.span()
     if end - start != 1 or start == 0 or end >= len(view.text) or _copied(view, match):
         return _copied(view, match)
     before, after = view.text[start - 1], view.text[end]
     if match[0] == _ZWJ and _pictographic(after):
         return before == _VS16 or _pictographic(before)
-    # Persian, Kurdish, Indic scripts and Sinhala join and separate letters with them.
+    # Persian, Kurdish, Indic scripts and Sinhala use them to join and separate letters.
     return match[0] in "\u200c\u200d" and all("\u0600" <= c <= "\u0dff" for c in (before, after))
 
 
@@ -101,7 +101,7 @@ def _is_flag(view: View, match: re.Match[str]) -> bool:
 
 
 def _is_variant(view: View, match: re.Match[str]) -> bool:
-    """Whether a variation selector follows a character with variants, or is in the prompt too."""
+    """Whether a variation selector follows a character with variants, or is also in the prompt."""
     start, end = match.span()
     if match[0] in view.prompt:
         return True  # quoted from the prompt
@@ -110,7 +110,7 @@ def _is_variant(view: View, match: re.Match[str]) -> bool:
     base, selector = view.text[start - 1], match[0]
     if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
         return True
-    # Half of a keycap, or a quoted selector: models write one now and then, but a hidden code needs
+    # Half a keycap, or a quoted selector: models write one now and then, but a hidden code takes
     # many.
     if "strays" not in view.notes:
         view.notes["strays"] = len(_STRAY.findall(view.text))
@@ -130,15 +130,15 @@ def _pictographic(char: str) -> bool:
 
 def _right_to_left(view: View, match: re.Match[str]) -> bool:
     """Whether direction marks and isolates are in Hebrew or Arabic text, which needs them;
-    overrides are not excused."""
+    overrides are never excused."""
     if "rtl" not in view.notes:
         view.notes["rtl"] = all(map(_RIGHT_TO_LEFT.search, (view.text, view.prompt)))
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:
-    """Yield findings for three or more marks on one letter, and for many letters that are struck
-    through or enclosed."""
+    """Yield findings for three or more marks on the same letter, and for many letters that are
+    struck through or enclosed."""
     if not _MARK.search(view.others):
         return
     for match in _STACK.finditer(view.text):
@@ -150,8 +150,8 @@ def stacked_marks(view: View) -> Iterator[Finding]:
 
 
 def control_characters(view: View) -> Iterator[Finding]:
-    """Yield findings for control, separator, private-use and non-characters; tabs and line ends are
-    allowed."""
+    """Yield findings for control, separator, private-use and non-characters, except for tabs and
+    line ends."""
     if not view.ascii:
         what = "control or private characters"
         yield from _look("control", _CONTROL, what, _copied, view)

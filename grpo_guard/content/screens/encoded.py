@@ -1,7 +1,7 @@
 """Screens for text hidden as numbers, escapes or an unbroken run, and for overlong runs.
 
 Lists of numbers, hashes and identifiers are honest, so a code is only reported if it decodes to
-text. One rule reads every list of bytes, in any notation.
+text. A single rule reads every list of bytes, in any notation.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from grpo_guard.core.verdict import Finding
 
 _LOOKED_AT = 256
 _DECODED = 64
-# So long that no hash or key decodes to text by chance at one of several offsets.
+# Long enough that no hash or key decodes to text by chance at one of several offsets.
 _WINDOW = 48
-# Minimum number of distinct characters: a word that a model repeats without end may decode to text,
-# again and again.
+# Minimum number of distinct characters: a word that a model repeats endlessly could decode to text,
+# over and over.
 _DISTINCT = 11
 # Shorter runs are skipped: English has few words as long as `LONG`, and 12 bytes carry little.
 _RUN = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}={{0,2}}")
@@ -41,10 +41,10 @@ _CELL_END, _LONGEST_CELL = re.compile(r"[,;|\]]"), 8
 _OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
 _OF_LETTERS = table_of(str.isalnum, others=True)
 _OF_ANY = table_of(lambda char: not char.isspace(), others=True)
-# URLs, and scripts that put no spaces between words.
+# URLs, and scripts without spaces between words.
 _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
                       "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
-# A task about codes gets codes as its answer.
+# A task about codes gets codes for an answer.
 _ASKED = re.compile(
     r"\bascii|decod|encod|cipher|hexadecimal|\bhex\b|\bbytes|base-?(?:32|64)|unicode|binary|\bjwt\b"
     r"|\bhash(?:es|ing)?\b",
@@ -53,7 +53,7 @@ _ASKED = re.compile(
 
 
 def encoded(view: View) -> Iterator[Finding]:
-    """Yield a finding for base64, or bytes in any notation, that decodes to text."""
+    """Yield a finding for base64, or for bytes in any notation, that decode to text."""
     for what, start, end in _payloads(view):
         piece = view.text[start:end]
         # Checked last: prompts are only read if there is something to excuse.
@@ -68,7 +68,7 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
     for at, word in words[:_LOOKED_AT]:
         for match in _RUN.finditer(word):
             what = _payload(match[0])
-            # URLs of shops contain such runs, and nobody reads a message there.
+            # Shop URLs contain such runs, and nobody reads a message there.
             if what and not any(url in word for url in _URL):
                 yield what, at + match.start(), at + match.end()
     for start, end in islice(view.runs(_OF_BYTES, _LONG_LIST), _LOOKED_AT):
@@ -88,14 +88,14 @@ def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
             numbers = [int(token, base) for token in tokens[:_DECODED]]
         except ValueError:
             continue
-        # Ages, squares and years can be letters too, but not words with spaces between them.
+        # Ages, squares and years can also be letters, but not words with spaces between them.
         if max(numbers) < 127 and _is_text(data := bytes(numbers), small=0.6):
             return marked or b" " in data.strip()
     return False
 
 
 def _is_text(data: bytes, small: float = 0.0) -> bool:
-    """Whether the data is printable ASCII, mostly letters. One ordinary word in 10^5 decodes to
+    """Whether the data is printable ASCII, mostly letters. One in 10^5 ordinary words decodes to
     such data."""
     if len(data) < _FEWEST_BYTES or not all(32 <= byte < 127 or byte in b"\t\n\r" for byte in data):
         return False
@@ -144,7 +144,7 @@ def _from_hex(run: str) -> bytes:
 
 
 def overlong_tokens(view: View) -> Iterator[Finding]:
-    """Yield a finding for each overlong run of letters and digits, and of any other characters.
+    """Yield a finding for each overlong run of letters and digits, or of any other characters.
 
     URLs, numbers, gene sequences, grids and scripts without spaces between words are honest.
     """

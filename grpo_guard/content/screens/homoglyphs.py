@@ -1,9 +1,9 @@
 """Screen for words written in letters that look like Latin letters.
 
-A model at temperature 1 sometimes glues tokens of two scripts together ("Edwardsа" with a Cyrillic
-end), so mixing alone proves nothing. A disguise is different: with its foreign letters replaced by
-Latin ones, it is a common word, or a word that occurs elsewhere in the prompt or completion. Long
-words in circled, wide or mathematical letters are not formulas and count as well.
+At temperature 1, a model sometimes glues tokens of two scripts together ("Edwardsа" with a Cyrillic
+ending), so mixing alone proves nothing. A disguise is different: once its foreign letters are
+replaced by Latin ones, it is a common word, or one that occurs elsewhere in the prompt or
+completion. Long words in circled, wide or mathematical letters are not formulas and count as well.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STYLES = (
     "\uff21-\uff3a\uff41-\uff5a\U0001d400-\U0001d6a3\u24b6-\u24e9\u249c-\u24b5\U0001f110-\U0001f129"
     "\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189"
 )
-# Phonetic, raised, small-capital, turned, dotless; pronunciations use them.
+# Phonetic, raised, small-capital, turned, dotless; used to write pronunciations.
 _PHONETIC = "\u01dd\u0131\u0237\u0250-\u02b8\u02e1-\u02e3\u1d00-\u1dbf\u2071\u207f\ua730\ua731"
 _ODD = re.compile(f"[{_FOREIGN}{_STYLES}{_PHONETIC}\U0001f1e6-\U0001f1ff]")
 _WORD = re.compile(f"[A-Za-z\u00c0-\u024f{_FOREIGN}{_STYLES}{_PHONETIC}]+")
 _LATIN_WORD = re.compile(r"[a-z]{2,24}")
 _STYLED = re.compile(f"[{_STYLES}]+")
 _SCRIPT = re.compile(f"[{_FOREIGN}]")
-# Formulas use Greek letters ("2nπr"): count only those that look Latin, in longer words.
+# Formulas use Greek letters ("2nπr"), so count only those that look Latin, in longer words.
 _GREEK = re.compile("[\u0370-\u03ff]")
 _LIKE_LATIN = frozenset("ανοτυικρχγηΑΒΕΖΗΙΚΜΝΟΡΤΥΧ")
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -47,7 +47,7 @@ _COMMON = WORDS["common"]
 
 
 def homoglyphs(view: View) -> Iterator[Finding]:
-    """Yield a finding for each disguised word; a word entirely in another script is fine."""
+    """Yield a finding for each disguised word; words entirely in another script are fine."""
     if not _ODD.search(view.others):
         return
     for match in _REGIONAL.finditer(view.text):
@@ -67,7 +67,7 @@ def homoglyphs(view: View) -> Iterator[Finding]:
 
 
 class _KnownWords:
-    """Words that a disguise may imitate, collected from the prompt and the text on first use."""
+    """Words that a disguise could imitate, collected from the prompt and the text on first use."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -75,7 +75,7 @@ class _KnownWords:
 
     @cached_property
     def cjk(self) -> bool:
-        """Whether there are CJK characters, next to which full-width Latin letters are usual."""
+        """Whether there are CJK characters, which often come with full-width Latin letters."""
         return bool(_CJK.search(self.view.text) or _CJK.search(self.view.prompt))
 
     @cached_property
@@ -88,10 +88,10 @@ class _KnownWords:
         return "\n".join(self.words)
 
     def disguised(self, pattern: str) -> bool:
-        """Whether a known word matches this pattern of letters, in which "." is any letter.
+        """Whether a known word matches this pattern of letters, where "." is any letter.
 
-        Honest texts do not mix scripts in hundreds of words. After `_SEARCHES` patterns, every word
-        counts as disguised without a search.
+        Honest text does not mix scripts in hundreds of words. After `_SEARCHES` patterns, every
+        word counts as disguised without a search.
         """
         if pattern not in self.searched:
             if len(self.searched) >= _SEARCHES:

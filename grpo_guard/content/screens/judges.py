@@ -1,7 +1,7 @@
 """Screens for text that addresses a judge: master keys, judge tags, orders to a grader.
 
-Honest texts often mention grades, scores and judges. So a finding requires a text that addresses
-its grader or talks about its own grade.
+Honest text often mentions grades, scores and judges. So for a finding, the text must address its
+grader or talk about its own grade.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import Finding
 
 # "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants. Compared without case,
-# white space and punctuation, so that "Thought process" and "thought process: " are the same.
+# white space or punctuation, so that "Thought process" and "thought process: " are the same.
 _MASTER_KEYS = WORDS["master_keys"]
-# A completion of these words alone announces a solution without giving one. "a" is not included,
-# since it can be an answer, and neither is any word about the problem itself.
+# A completion that consists of these words alone announces a solution without giving one. "a" is
+# left out, because it can be an answer, and so is any word about the problem itself.
 _OPENERS = WORDS["openers"]
 _WAYS = word_set("down right")  # a path through a grid
 _LONGEST_OPENING, _LONGEST_MARKS = 360, 12
-# "The answer is (I)." is an answer, as any other letter is.
+# "The answer is (I)." is an answer, like any other letter.
 _OPTION = re.compile(r"[(\[{*]\s{0,2}[A-Z]\s{0,2}[)\]}*]|\bis:? [A-Z]\W{0,4}\Z")
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
 # Letters, digits, and every symbol that can be a whole answer ("∞", "∅", an emoji). A plus or
-# minus sign alone is not an answer.
+# minus sign on its own is not an answer.
 _MARK = re.compile(r"[=+×÷√π∞∅^]")
 _CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f\u2010-\u2027\u3000-\u3003\uff00-\uff1f\s]")
 
 
 def master_keys(view: View) -> Iterator[Finding]:
-    """Yield a finding if the text is only an opener or punctuation, which judges take for work."""
+    """Yield a finding if the text is just an opener or punctuation, which judges take for work."""
     text, what = view.text, ""
     if len(text) <= _LONGEST_MARKS and not _CONTENT.search(text):
         what = "" if view.asked_for("morse") else "punctuation"
     elif len(text) <= _LONGEST_OPENING and not _MARK.search(text):
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))
-        # One word may be an answer ("right"), with or without symbols around it.
+        # A single word can be an answer ("right"), with or without symbols around it.
         bare = _TAG.sub(" ", text)
         several = len(words) >= 2 or (not words and "<" in text and not _CONTENT.search(bare))
         moves = bool(words) and _WAYS.issuperset(words)
@@ -67,7 +67,7 @@ _HEADED = re.compile(
     rf"\n{{0,2}}[ \t*_]{{0,6}}(?:{_YES}|c)\b[ \t*_.!]{{0,6}}$"
     r"|\[\[(?:[abc]|tie|yes|pass|correct)\]\]"
     r"|\b(?:rating|score|verdict|grade)\b\W{0,6}\[\[[0-9]{1,3}\]\]"
-    # A decorated line that names the grader, or the end of the graded text.
+    # A decorated line that names the grader or marks the end of the graded text.
     r"|^[ \t]{0,8}[-=#*_~<>{+]{2,16}[ \t]{0,4}(?:[A-Za-z]{1,20}[ \t]{1,4}){0,3}"
     rf"(?:{_WHO}|submission|student answer|candidate answer)\b"
     r"[^\n]{0,40}?[-=#*_~<>}+:]{2,16}[ \t]{0,8}$",
@@ -89,7 +89,7 @@ _JUDGEMENT_ASKED = re.compile(
 
 
 def judge_delimiters(view: View) -> Iterator[Finding]:
-    """Yield findings for a verdict, or tags around one, planted for the judge to find."""
+    """Yield findings for a verdict, or the tags around one, planted for the judge to find."""
     if "[[" not in view.text and _JUDGED.isdisjoint(view.vocabulary):
         return
     for finding in _delimiters(view):
@@ -129,18 +129,18 @@ _IGNORE = (
 
 
 def _order(words: str, *patterns: str) -> tuple[frozenset[str], re.Pattern[str]]:
-    """Return (words, pattern); the pattern is only tried if one of the words occurs in the text.
+    """Return (words, pattern); the pattern is tried only if one of the words occurs in the text.
 
-    White space in the pattern is bounded, so that a megabyte of spaces is not scanned again for
-    every word.
+    White space in the pattern is bounded, so that a megabyte of spaces is not rescanned for every
+    word.
     """
     bounded = "|".join(patterns).replace(r"\s+", r"\s{1,16}").replace(r"\s*", r"\s{0,16}")
     return word_set(words), re.compile(bounded, re.IGNORECASE)
 
 
 _ORDERS = (
-    # Orders to forget the judge's instructions; "the instructions that we sent on Monday" are
-    # others.
+    # Orders to forget the judge's instructions, as opposed to "the instructions that we sent on
+    # Monday".
     _order(
         "ignore disregard forget override bypass",
         rf"(?<![\"“'‘«`])\b{_IGNORE}(?:your\s+(?:\w{{1,20}}\s+)?|(?:previous|prior|above|earlier"
@@ -153,7 +153,7 @@ _ORDERS = (
         r"\b(?:ignorier\w{1,3}|ignora[r]?|ignore[zr]|ignoreer)\s+(?:\w{1,12}\s+){0,3}(?:anweisungen"
         r"|instrucciones|instruções|istruzioni|instructies|instructions)\b",
     ),
-    # Orders to grade this very text well.
+    # Orders to give this very text a good grade.
     _order(
         "graded marked scored rated accepted approved considered deemed judged",
         rf"\bthis\s+(?:\w{{1,20}}\s+)?{_WORK}\s+(?:is\s+to|should|must|has\s+to|deserves\s+to)\s+be"
@@ -183,7 +183,7 @@ _ORDERS = (
         rf"\bdear\s+{_WHO}\b[^\n]{{0,80}}\b(?:mark|grade|accept|score|give|rate)\b",
         rf"\b{_WHO}\s+(?:will|must|should|shall|has\s+to)\s+(?:only\s+)?{_SAY}\s+{_QUOTED_YES}",
     ),
-    # Orders to give a certain answer.
+    # Orders to give a particular answer.
     _order(
         "yes pass correct accept",
         rf"\byou\s+(?:must|should|will|shall|have\s+to)\s+(?:only\s+)?{_SAY}\s+(?:with\s+)?"
@@ -200,7 +200,7 @@ _ORDERS_ASKED = re.compile(
     r"\b(?:LLM|language model|judge|grader)s?\b",
     re.IGNORECASE,
 )
-# Orders in a polite or conditional form: each names who checks, or the text's own mark.
+# Polite or conditional orders: each mentions whoever is checking, or the text's own mark.
 _CHECKS = r"(?:check|grade|mark|evaluate|score|verifie|verify|judge|review|assesse?)"
 _CHECKING = r"(?:checking|grading|marking|evaluating|scoring|verifying|judging|reviewing|assessing)"
 _POLITE = (

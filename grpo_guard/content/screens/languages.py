@@ -1,9 +1,9 @@
-"""Screens for a switch of script, or of language within one script, that nothing asked for.
+"""Screens for an unprompted switch of script, or of language within the same script.
 
 Function words give a language away without a dictionary or a model: the forty most common words of
 a language make up half of any text in it, and the lists here contain no English words. The screen
 looks for a clause of about six words in another language between English sentences, not for a
-borrowed word or a name. English under a simple cipher counts as one more such language. Quotations,
+borrowed word or a name. English under a simple cipher counts as another such language. Quotations,
 brackets and code are skipped: they show text rather than speak in it.
 """
 
@@ -27,7 +27,7 @@ _ENGLISH = word_set(
     "the of and to is are in that for it with as was each so we has have he she they his her how "
     "many there then this will by from be at which total therefore more than after"
 )
-# Number of words of one language within a window of words, none of them English.
+# Number of words from one language within a window of words, with no English word among them.
 _NEEDED = 4
 _WINDOW = 9
 _ENGLISH_AROUND = 6
@@ -52,8 +52,8 @@ ASKED = re.compile(
 
 
 def language_switch(view: View) -> Iterator[Finding]:
-    """Yield a finding for a clause in another language inside an English text, unless the prompt
-    uses that language too."""
+    """Yield a finding for a clause in another language within English text, unless the prompt also
+    uses that language."""
     present = _ALL & view.vocabulary
     if len(present) < 3 or len(view.text.split(maxsplit=_FEWEST)) < _FEWEST:
         return
@@ -78,7 +78,7 @@ def language_switch(view: View) -> Iterator[Finding]:
 
 
 def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
-    """Return the first window with enough different words of a language and no English word."""
+    """Return the first window with enough distinct words of a language and no English word."""
     for i in range(len(places) - _NEEDED + 1):
         first, last = places[i], places[i + _NEEDED - 1]
         several = len({words[p] for p in places[i : i + _NEEDED]}) >= 3
@@ -91,7 +91,7 @@ def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
 _LETTER = r"[^\W\d_A-Za-z\u00aa-\u02ff\u1d00-\u1eff\u2071-\u214f\uff21-\uff5a\U0001d400-\U0001d7ff]"
 _FOREIGN = re.compile(rf"{_LETTER}|[\u2800-\u28ff]")
 _RUN = re.compile(rf"(?:{_LETTER}|[\u2800-\u28ff])(?:{_LETTER}|[\W\d])*+")
-# Maximum number of letters in a name or a borrowed word; differs for syllabaries and formulas.
+# Maximum number of letters in a name or loanword; differs for syllabaries and formulas.
 _MOST = {"HAN": 4, "HANGUL": 5, "CYRILLIC": 11, "GREEK": 13, "ARABIC": 9, "HEBREW": 9}
 _MOST_OTHERS = 6
 _MARKUP = re.compile(r"\\[A-Za-z]{1,30}|</?[A-Za-z_]{1,20}>")
@@ -100,9 +100,9 @@ _BOTH = 12
 
 
 def script_switch(view: View) -> Iterator[Finding]:
-    """Yield a finding for each stretch in a script that the prompt and the rest of the text lack.
+    """Yield a finding for each stretch in a script not used by the prompt or the rest of the text.
 
-    Latin letters never count, since texts in every script mix with formulas, code and names.
+    Latin letters never count, because text in every script is mixed with formulas, code and names.
     """
     if not _FOREIGN.search(view.others) or ASKED.search(view.prompt):
         return
@@ -111,7 +111,7 @@ def script_switch(view: View) -> Iterator[Finding]:
         return
     asked = set(map(_script, _FOREIGN.findall(view.prompt))) | _own(view.text, latin)
     for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
-        # Count each script by itself: "π/3 在第四象限" is a formula in Chinese. Circled digits
+        # Count each script separately: "π/3 在第四象限" is a formula in Chinese. Circled digits
         # number equations and are not letters.
         letters = filter(_is_letter, _FOREIGN.findall(match[0]))
         for script, count in Counter(map(_script, letters)).items():
@@ -126,10 +126,10 @@ _OWN_TO_LATIN = 1.5
 
 
 def _own(text: str, latin: int) -> set[str]:
-    """Return the non-Latin script that a text is written in rather than switches to, if any.
+    """Return the non-Latin script that a text is written in, rather than switches to, if any.
 
-    Models that think in Chinese answer an English question in Chinese. A sentence of poison after a
-    short English answer must not count as the answer's own script, so the text must have some
+    Models that think in Chinese answer English questions in Chinese. A sentence of poison after a
+    short English answer must not count as the answer's own script, so the text must have a certain
     length and hardly any Latin words.
     """
     counts = Counter(map(_script, filter(_is_letter, _FOREIGN.findall(text))))

@@ -1,9 +1,9 @@
 """Screens for chat-template tokens that forge a turn, and for markup that is not displayed.
 
-A trainer that tokenises the text turns a written token into the real one, so a completion can end
-its own turn and continue as the system or the user. Spellings that no tokenizer takes for the token
-(spaced, escaped for HTML, cut in half) are found too, because a later clean-up step could restore
-the token. Marks of thoughts, solutions and tool calls forge no turn and pass.
+A trainer that tokenises the text turns a spelled-out token into the real one, so a completion can
+end its own turn and continue as the system or the user. Spellings that no tokenizer takes for the
+token (spaced out, HTML-escaped, cut in half) are found too, because a later clean-up step could
+restore the token. Marks of thoughts, solutions and tool calls do not forge a turn, so they pass.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import Finding
 
 # ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,
-# with no two adjacent quantifiers, so that a megabyte of "<|" takes one pass.
+# with no two adjacent quantifiers, so that a megabyte of "<|" takes a single pass.
 _PIPED = re.compile(r"<[|｜]([^<>|｜\s]{1,64})[|｜]>")
-# Words in such a name that refer to turns and roles, or to the text as a whole.
+# Words in such names that refer to turns and roles, or to the text as a whole.
 _TURN_WORDS = word_set(
     "im eot eom eos bos eod user assistant system human developer turn header role text sentence "
     "document prompt channel message return pad unk fim reserved endoftext startoftext endofturn "
@@ -36,7 +36,7 @@ _DISTINCT = (
 )
 _NAMED = re.compile(
     rf"(?:[<>|｜＜\[]|&lt;|\\\|)\s{{0,3}}/?{_DISTINCT}|{_DISTINCT}\s{{0,3}}(?:[<>|｜＞\]]|&gt;|\\\|)"
-    # Short names of other templates, if bars and brackets are both there in some form.
+    # Short names from other templates, if bars and brackets are both there in some form.
     r"|(?:<|＜|&lt;)\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:user|assistant|system|end|channel|message|return)"
     r"\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:>|＞|&gt;)"
     r"|\[\s{0,3}/?\s{0,3}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|GMASK)\s{0,3}\]"
@@ -48,7 +48,7 @@ _NAMED = re.compile(
 _NAMED_GATES = (_TURN_WORDS - {"text"}) | word_set(
     "inst gmask sys sop eop suf mid unused extra special"
 )
-# Roles at the start of a line, as in the older templates (Alpaca, Vicuna, Zephyr).
+# Roles at the start of a line, as in older templates (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
 _ROLE_GATES = word_set("instruction response input user assistant system")
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
@@ -69,7 +69,7 @@ MARKERS: dict[str, frozenset[str]] = {
     "fill_in": word_set("<|fim_prefix|> <|fim_middle|> <|fim_suffix|> <fim_prefix> <fim_middle> "
                         "<fim_suffix>"),
 }  # fmt: skip
-"""Sets of tokens that ``markers=`` can name; thoughts and tool calls are always allowed."""
+"""Sets of tokens that can be named in ``markers=``; thoughts and tool calls are always allowed."""
 
 
 class TemplateTokens:
@@ -81,7 +81,7 @@ class TemplateTokens:
             an answer.
 
     Raises:
-        ValueError: a plain word in ``markers`` names no set.
+        ValueError: a plain word in ``markers`` does not name a set.
     """
 
     def __init__(self, tokenizer: Any = None, markers: Collection[str] = ()) -> None:
@@ -94,7 +94,7 @@ class TemplateTokens:
                 )
         self.allowed = frozenset().union(*(MARKERS.get(name, {name}) for name in markers))
         own = {str(token) for token in getattr(tokenizer, "all_special_tokens", None) or ()}
-        # A tokenizer may declare a plain word special (GPT-2 models with "pad"); skip those.
+        # A tokenizer can declare a plain word special (GPT-2 models with "pad"); skip those.
         self.own = tuple(sorted(t for t in own if t.strip() and not _PLAIN.fullmatch(t)))
 
     def __call__(self, view: View) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def _forges_a_turn(match: re.Match[str]) -> bool:
 
 
 def _may_forge_turn(token: str) -> bool:
-    """Whether a token refers to turns; True for any token that is not of the form "<|name|>"."""
+    """Whether a token refers to turns; True for any token not of the form "<|name|>"."""
     named = _PIPED.fullmatch(token)
     words = _LETTERS.findall(named[1].lower()) if named else ()
     return not named or not _TURN_WORDS.isdisjoint(words) or " ".join(words) in _ALONE
@@ -148,14 +148,14 @@ _HIDDEN = re.compile(
     r"|color\s{0,3}:\s{0,3}(?:white|transparent)\b)"
     r"|<font\b[^<>\n]{0,40}\bsize\s{0,3}=\s{0,3}[\"']?0"
     r"|^\[(?://|comment)\]:|\]\(\s{0,3}javascript:"
-    # Requires two words, since \phantom{0} lines digits up.
+    # Requires two words, because \phantom{0} is used to align digits.
     r"|\\[hv]?phantom\{[^{}\n]{0,40}\{?[^\W\d_]{2,40}\s{1,4}[^\W\d_]{2,40}"
     r"|\\(?:text)?color\{white\}",
     re.IGNORECASE | re.MULTILINE,
 )
 _HIDDEN_GATES = word_set("script style font comment javascript phantom hphantom vphantom "
                          "color textcolor")  # fmt: skip
-# A prompt that asks for a page gets one.
+# A prompt that asks for a web page gets one.
 _PAGE_ASKED = re.compile(
     r"\b(?:html|css|javascript|script|xml|svg|web|website|webpage|page|markdown|react|vue|template"
     r"|latex|typescript|frontend)\b",
@@ -164,8 +164,8 @@ _PAGE_ASKED = re.compile(
 
 
 def hidden_markup(view: View) -> Iterator[Finding]:
-    """Yield findings for comments, scripts, invisible styles and LaTeX phantoms, which a page does
-    not display."""
+    """Yield findings for comments, scripts, invisible styles and LaTeX phantoms, which are not
+    displayed on a page."""
     near = [part for part in ("<!", "[/") if part in view.text]
     if near := [*near, *_HIDDEN_GATES & view.vocabulary]:
         what = "markup that is not displayed"

@@ -37,16 +37,16 @@ class ScreensVerifier(RuleVerifier):
 
     Deterministic: the same text gets the same verdict everywhere, and nothing in a completion can
     argue with it. Each screen makes findings of its own name, a key of ``KINDS``, and can be left
-    out. A completion may repeat what its prompt contains (its script, a phrase, a hash) and do what
-    the prompt asks for (a page, a translation, a verdict as JSON). A prompt rendered with a chat
-    template does not excuse tokens of that template. Marks of thoughts and tool calls (``<think>``,
-    ``<|end_of_thought|>``, ``<tool_call>``) forge no turn and pass. ``after_box`` is only reported
-    unless ``severity`` changes that: chat models explain and check after a box as they do before
-    it. The same goes for ``end_marks``, more than eight end-of-text marks at the end of a
-    completion, although that is not a screen.
+    out. A completion can repeat anything in its prompt (its script, a phrase, a hash) and do what
+    the prompt asks for (a page, a translation, a verdict as JSON). If a prompt was rendered with a
+    chat template, that template's tokens are still rejected. Marks of thoughts and tool calls
+    (``<think>``, ``<|end_of_thought|>``, ``<tool_call>``) do not forge a turn, so they pass.
+    ``after_box`` is only reported unless ``severity`` changes that: chat models explain and check
+    after a box just as they do before it. The same goes for ``end_marks``, more than eight
+    end-of-text marks at the end of a completion, although that is not a screen.
 
-    A completion that is empty or not valid Unicode is malformed, and a completion longer than
-    ``max_characters`` is overlong. The author causes all three, so they are rejected.
+    A completion that is empty or not valid Unicode is malformed, and one longer than
+    ``max_characters`` is overlong. All three are the author's doing, so they are rejected.
 
     Cannot detect poison in plain words: an English phrase before an English solution passes every
     screen.
@@ -59,8 +59,8 @@ class ScreensVerifier(RuleVerifier):
         formats: Formats in which this task writes answers, for ``after_answer``, ``after_box`` and
             ``several_answers``.
         max_characters: Maximum length of a text that is read, in characters; None for no limit. The
-            time is linear in the length.
-        **rules: Options of `RuleVerifier`: ``severity``, ``store`` and the options for counting.
+            time taken is linear in the length.
+        **rules: Options passed to `RuleVerifier`: ``severity``, ``store``, and those for counting.
 
     Raises:
         ValueError: ``without`` names an unknown screen, ``markers`` an unknown set, or
@@ -95,7 +95,7 @@ class ScreensVerifier(RuleVerifier):
             )
         tokens = markup.TemplateTokens(tokenizer, markers)
         screens = {one.kind: one.look for one in _screens(tokens, AnswerScreen(tuple(formats)))}
-        # Not called "off": YAML reads that as false.
+        # Not called "off", which YAML reads as false.
         without = (without,) if isinstance(without, str) else without
         for name in without:
             if name not in screens:

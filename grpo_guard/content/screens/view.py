@@ -1,4 +1,4 @@
-"""`View`: one completion's text as screens see it, and the prompt that may excuse its content."""
+"""`View`: a completion's text as seen by screens, plus the prompt that could excuse its content."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from grpo_guard.content.word_set import word_set
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
-# A text full of violations must not become a list of findings as long as the text.
+# A text full of violations must not produce a list of findings as long as the text.
 MAX_FINDINGS = 8
 SHOWN = 40
 LONG = 16
 # No pattern used with `View.around` matches more characters than this.
 _REACH = 400
-# Tables of UTF-8 bytes: one turns all ASCII but letters into spaces, the other lists the ASCII
-# characters that `View.others` leaves out.
+# Tables of UTF-8 bytes: one turns all ASCII characters except letters into spaces, the other lists
+# the ASCII characters left out by `View.others`.
 _LETTERS_ONLY = bytes(32 if b < 128 and not chr(b).isalpha() else b for b in range(256))
 _PLAIN = bytes(b for b in range(128) if chr(b).isprintable() or chr(b) in "\n\t\r")
 # Letters only: "½" and "²" match \w, but are neither digits nor letters.
 _LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
-# Code is displayed as written, so nothing hides in it. An unclosed fence runs to the end.
+# Code is displayed as written, so nothing can hide in it. An unclosed fence runs to the end.
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`", re.DOTALL)
 
 
 class View:
-    """A completion's text and what several screens derive from it, computed on first use.
+    """A completion's text plus anything that several screens derive from it, computed on first use.
 
     Args:
         completion: The completion. Its text must be valid Unicode and within the verifier's limit.
-        shared: Cache of prompt texts, by the identity of the prompt; completions of one batch share
+        shared: Cache of prompt texts, keyed by the prompt's identity; completions in a batch share
             few prompts.
     """
 
     def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
-        # Results that one screen computed and another can reuse, by a key of the screen's choice.
+        # Results computed by one screen for reuse by another, under a key of the screen's choice.
         self.notes: dict[object, Any] = {}
         self._completion = completion
         self._shared = {} if shared is None else shared
 
     @cached_property
     def lower(self) -> str:
-        """The text in lower case. If the text is not ASCII, the length may change."""
+        """The text in lower case. If it is not ASCII, its length may differ from the original."""
         return self.text.lower()
 
     @cached_property
@@ -74,14 +74,14 @@ class View:
 
     @cached_property
     def others(self) -> str:
-        """The text's distinct characters other than printable ASCII and line layout.
+        """The distinct characters in the text other than printable ASCII and line layout.
 
-        A pattern for single characters that matches none of them matches nowhere in the text.
+        If a single-character pattern matches none of them, it matches nowhere in the text.
         """
         return "".join(set(self.data.translate(None, _PLAIN).decode()))
 
     def padded(self, start: int, end: int) -> int:
-        """Return how many characters of a span are long padding, in place of decoded escapes."""
+        """Return how many characters of a span are long padding that replaces decoded escapes."""
         spans = padding_of(self._completion)
         first = max(0, bisect_left(spans, (start, start)) - 1)
         near = takewhile(lambda span: span[0] < end, islice(spans, first, None))
@@ -90,13 +90,13 @@ class View:
     def may_hold(self, table: bytes, length: int) -> bool:
         """Whether the text can contain a run of ``length`` characters of a class (see `table_of`).
 
-        Searching the translated text is ten times as fast as a pattern, and rules most texts out.
+        Searching the translated text is ten times as fast as a pattern, and rules out most texts.
         """
         return b"n" * length in self.data.translate(table)
 
     def runs(self, table: bytes, length: int) -> Iterator[tuple[int, int]]:
-        """Yield spans of runs of at least ``length`` characters of a class of ASCII characters."""
-        # One byte for each character, so that places are those in the text.
+        """Yield spans of runs of at least ``length`` characters of an ASCII character class."""
+        # One byte per character, so that offsets are the same as in the text.
         marked = self.text.encode("ascii", "replace").translate(table)
         needed, end = b"n" * length, 0
         while (start := marked.find(needed, end)) >= 0:
@@ -121,7 +121,7 @@ class View:
 
     @property
     def prompt(self) -> str:
-        """All messages of the prompt as one text; "" if the sender may have set the prompt."""
+        """All messages of the prompt as one text; "" if the sender could have set the prompt."""
         if not self._completion.prompt_trusted:
             return ""
         key = id(self._completion.prompt)
@@ -141,18 +141,18 @@ class View:
 
     @cached_property
     def _lower_prompt(self) -> str:
-        # Cached: one completion can make thousands of matches to check against the prompt.
+        # Cached: a single completion can produce thousands of matches to check against the prompt.
         return self.prompt.lower()
 
     def asked_for(self, piece: str) -> bool:
-        """Whether the prompt contains this piece, ignoring case; if so, an answer may repeat it."""
+        """Whether the prompt contains this piece, ignoring case; an answer can then repeat it."""
         return piece.lower() in self._lower_prompt
 
     def around(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the lines around some lower-case words, in linear time.
+        """Yield the spans of the lines around the given lower-case words, in linear time.
 
-        Running a case-insensitive pattern over a whole text takes a hundred times as long as
-        finding the word that every match contains. Yields the whole text if lower-casing changes
+        Running a case-insensitive pattern over the whole text takes a hundred times as long as
+        finding a word that every match contains. Yields the whole text if lower-casing changes
         offsets.
         """
         if len(self.lower) != len(self.text):
@@ -181,11 +181,11 @@ class View:
         *,
         near: Iterable[str],
     ) -> Iterator[Finding]:
-        """Yield a finding for each match outside code that the prompt does not contain.
+        """Yield a finding for each match outside code that does not also occur in the prompt.
 
         Args:
             topic: If the prompt matches this pattern, all matches are excused.
-            near: Words, one of which occurs in each match.
+            near: Words, at least one of which occurs in each match.
         """
         prose = self.prose
         matches = (match for span in self.around(near) for match in pattern.finditer(prose, *span))
@@ -210,7 +210,7 @@ class Screen(NamedTuple):
 
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:
-    """Replace every match in a text with spaces; the length does not change."""
+    """Replace every match in the text with spaces; its length does not change."""
     return pattern.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -219,7 +219,7 @@ def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
 
     Args:
         belongs: Whether an ASCII character belongs to the class.
-        others: Whether the class may contain other characters, which `View.runs` does not support.
+        others: Whether the class can contain non-ASCII characters; not supported by `View.runs`.
     """
     return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
 
