@@ -67,7 +67,7 @@ class Standing:
 
     @property
     def others_rate(self) -> float | None:
-        """Share of all other nodes' judged completions that were rejected; None if none were."""
+        """Share of other nodes' judged completions that were rejected; None if there are none."""
         return self.others_rejected / self.others_judged if self.others_judged else None
 
     def to_dict(self) -> dict[str, Any]:
