@@ -225,7 +225,7 @@ class JudgeVerifier(CompletionVerifier):
         return Brief(self.rubric, self.mode, self.window, self.datamark, self.backend.identity)
 
     def _in_this_loop(self) -> Session:
-        """The session of the running event loop; a session of another loop cannot be used."""
+        """The session for the running event loop; one from another loop cannot be used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session[0] is not loop:
             if self._session is not None:

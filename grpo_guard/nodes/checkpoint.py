@@ -16,7 +16,7 @@ class Remembers(Protocol):
     """An object that keeps per-node state and can export it as plain JSON values."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the object remembers."""
+        """Return everything the object remembers."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace everything remembered with what `state_dict` returned."""

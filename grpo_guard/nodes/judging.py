@@ -118,7 +118,7 @@ class Judging:
     ) -> tuple[list[int], list[int]]:
         """Write the marks; return the nodes that became hard and those that are no longer hard."""
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
-        # work is skipped, since strangers can invent any number of names.
+        # work is skipped, because strangers can invent any number of names.
         columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for nodes in chunks([int(node) for node in evidence]):

@@ -83,7 +83,7 @@ class Memory:
     def held(self, again: Callable[[], object]) -> Iterator[None]:
         """Hold the memory for a change: it is up to date on entry and written on exit.
 
-        No other process can hold any memory in the file meanwhile, so do nothing slow inside. If
+        Until then no other process can hold any memory in the file, so do nothing slow inside. If
         the file is locked for long (see `Patience`), or cannot be read or written, this process
         continues with the state that it has and logs that once; the change is written later, by
         ``again``, which repeats it on another state and must not raise.

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from grpo_guard.core.quoting import shown
 
 _MOST_COMPARED: Final = 2000
-_LONGEST: Final = 80  # number of characters of a name to compare, since strangers choose names
+_LONGEST: Final = 80  # number of characters of a name to compare: strangers choose names
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1

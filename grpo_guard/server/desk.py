@@ -238,7 +238,7 @@ class Desk:
 
     async def _discard(self, request: Request) -> None:
         """Read some of a refused body and discard it: most clients send the whole body before they
-        read the reply, and would otherwise see a broken connection. No turn is held meanwhile, and
+        read the reply, and would otherwise see a broken connection. No turn is held for this, and
         small requests go first."""
         left = DISCARD_TIMES * self._limits.body_bytes
         paid = left if is_large(request) else 0

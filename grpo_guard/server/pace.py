@@ -30,13 +30,13 @@ BYTE_SECONDS = 6e-9
 SOON = 0.002
 """Minimum number of seconds between two turns, during which other tasks of the loop can run."""
 BUSY = 0.5
-"""Share of one processor in use by this process above which more large work at once is no gain."""
+"""CPU use of this process (1 = one processor) above which more large work gains nothing."""
 GIVE_WAY = 0.25
 """Maximum number of seconds that a body's next turn waits for a batch to be judged first."""
 
 
 class Pace:
-    """Takes turns at large work, for the tasks of one event loop."""
+    """Schedules the large work of one event loop."""
 
     def __init__(self) -> None:
         self.judging: Callable[[], bool] = lambda: False
@@ -93,7 +93,7 @@ class Pace:
             client, own = next(iter(self._waiting.items()))
             del self._waiting[client]
             while own and (first := own.popleft()):
-                if not first.done():  # its request has not ended meanwhile
+                if not first.done():  # its request is still in progress
                     if own:
                         self._waiting[client] = own
                     return first
