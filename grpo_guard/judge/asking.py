@@ -23,8 +23,9 @@ from grpo_guard.judge.errors import (
 )
 from grpo_guard.judge.limits import Limits, Spending
 
-# HTTP statuses with which servers, content filters and firewalls refuse a request because of its
-# content, and which a wrong set-up can also cause. Some redirect to a page of their own instead.
+# HTTP statuses that servers, content filters and firewalls return when they refuse a request
+# because of its content; a wrong setup can cause them too. Some redirect to a page of their own
+# instead.
 ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
 # Time-out of the neutral question, in seconds.
 NEUTRAL_TIMEOUT = 10.0
@@ -32,7 +33,7 @@ NEUTRAL_TIMEOUT = 10.0
 # requests.
 PIECES = 8
 _BACKOFF: Final = tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
-# The result if the deadline left no time for the neutral question.
+# Returned if the deadline leaves no time for the neutral question.
 _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
 
 
@@ -40,7 +41,7 @@ _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.T
 class Answer:
     """The outcome of one question."""
 
-    reply: Reply | BackendError  # the model's answer, or the reason for not having one
+    reply: Reply | BackendError  # the model's answer, or why there is none
     requests: int  # how many requests were made
     seconds: float  # from the first request to the answer, including waits between requests
 
@@ -60,10 +61,10 @@ class Asker:
         self._neutral_outcome: tuple[float, BackendError | None] | None = None
 
     def begin(self, neutral: Request) -> None:
-        """Start a new batch: a wrong set-up may have been fixed since the last one.
+        """Start a new batch: a wrong setup may have been fixed since the last one.
 
-        ``neutral`` is a question without any untrusted text. Whether the provider answers it
-        distinguishes an outage from a completion that the provider cannot process.
+        ``neutral`` is a question without any untrusted text. Whether the provider answers it tells
+        an outage apart from a completion that the provider cannot process.
         """
         self._broken = None
         self._neutral = neutral
@@ -111,7 +112,7 @@ class Asker:
             # If no retry was made in time, report the original failure rather than the deadline.
             failure = last or error
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
-                # In pieces, so that one text that the engine fails on does not affect the others.
+                # Split up, so that one text the engine fails on does not affect the others.
                 size = -(-len(part) // PIECES)
                 rest = await self._ask_parts(part, size, deadline, attempts - made)
                 spent = (time.monotonic() - started) / len(part)
@@ -165,8 +166,8 @@ class Asker:
     async def _charged(self, failure: BackendError, deadline: float) -> BackendError:
         """Find out whether a failure is due to this request or to the provider, and record it.
 
-        Otherwise one node could switch the judge off for everybody, with texts that the provider
-        refuses or fails on.
+        Otherwise one node could switch the judge off for everyone by sending texts that the
+        provider refuses or fails on.
         """
         failed_at = time.monotonic()
         if isinstance(failure, JudgeSetupError):
@@ -188,7 +189,7 @@ class Asker:
         return failure
 
     async def _problem_since(self, moment: float, deadline: float) -> BackendError | None:
-        """Return why the provider does not answer the neutral question; None if it does.
+        """Return why the provider does not answer the neutral question, or None if it does.
 
         An answer from before ``moment`` does not count: an outage may have begun since, and honest
         work would be rejected. Returns `_NO_TIME` if the deadline comes first.
@@ -214,7 +215,7 @@ class Asker:
                 (reply,) = await self._backend.ask([neutral], timeout=seconds)
         except Exception as error:
             problem = as_backend_error(error, seconds)
-        finally:  # also on the deadline: a cancelled request may cost as much as an answer
+        finally:  # also at the deadline: a cancelled request can cost as much as an answer
             self._spending.add(neutral, reply)
         return problem
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Refuses questions after failures in a row, except for single probes, until a probe succeeds.
+    """Refuses questions after repeated failures, apart from single probes, until a probe succeeds.
 
-    Used from one event loop only, so it has no lock. The breaker opens after ``failures`` failures
-    in a row (>= 1), and allows a probe every ``cooldown`` seconds. Tests replace the clock.
+    Used from one event loop only, so it needs no lock. The breaker opens after ``failures``
+    failures in a row (>= 1), then allows one probe every ``cooldown`` seconds. Tests replace the
+    clock.
     """
 
     def __init__(

@@ -18,27 +18,27 @@ from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
 
 logger = logging.getLogger("grpo_guard")
-# Change this when answers are read differently, so that older rulings are not used.
+# Bump this whenever answers are read differently, so that older rulings are ignored.
 _FORMAT = "grpo-guard ruling 3"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS rulings (key TEXT PRIMARY KEY, ruling TEXT, made REAL)"
 # Maximum number of rulings, of about 300 bytes each.
 MOST_RULINGS = 500_000
-# Seconds to wait for a lock while another process writes. After waiting in vain, writes do not wait
-# again until one succeeds: a process that hangs with the file must not hold up every batch.
+# Seconds to wait for a lock while another process writes. Once a wait has timed out, writes do not
+# wait again until one succeeds: a process that hangs with the file must not hold up every batch.
 WAIT = 3.0
-# SQLite's files next to the database. SQLite applies a log even if somebody else put it there.
+# SQLite's files next to the database. SQLite applies a log even if someone else put it there.
 _BESIDE = ("-wal", "-shm", "-journal")
 
 
 class RulingCache:
     """Stores rulings by a hash of everything that they depend on.
 
-    Only judgements are cached: an outage must not be remembered. The file holds hashes and rulings,
-    but no completions and no API keys. A failing cache costs requests, never a verdict.
+    Only judgements are cached: an outage must not be remembered. The file contains hashes and
+    rulings, but neither completions nor API keys. A failing cache costs requests, never a verdict.
 
-    Anybody who can write to the file decides verdicts, so it is created for its owner alone, and a
-    file that somebody else could have written is not used. Several processes on one machine can
-    share the file; SQLite's log does not work across machines on a network file system.
+    Anyone who can write to the file controls verdicts, so it is created with access for its owner
+    only, and a file that someone else could have written is not used. Several processes on one
+    machine can share the file; SQLite's log does not work across machines on a network file system.
 
     The file is created if it is missing. Beyond ``most`` rulings, the oldest are deleted.
     """
@@ -91,7 +91,7 @@ class RulingCache:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             path = os.path.realpath(self._path)  # SQLite puts its other files next to the target
-            # In a folder that others can write to, they could place a link to a file of ours.
+            # In a folder that others can write to, they could plant a link to a file of ours.
             folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}
             _for_its_owner_alone(path, folders)
             # Used by one thread at a time, but not always by the same one.
@@ -117,14 +117,14 @@ def cache_key(*parts: object) -> str:
 
 
 def _for_its_owner_alone(path: str, folders: set[str]) -> None:
-    """Create the file if it is missing, and check that nobody else could have written it.
+    """Create the file if it is missing, and check that nobody else could have written to it.
 
     Raises:
-        PermissionError: somebody else could have written it, or SQLite's files next to it.
+        PermissionError: someone else could have written to it, or to SQLite's files next to it.
     """
     if os.name != "posix":
         return
-    # In a folder that others can write to, they can add a log at any moment, even after this check.
+    # If others can write to the folder, they can add a log at any time, even after this check.
     for folder in folders:
         _require_own(folder, {os.geteuid(), 0})
     with contextlib.suppress(FileExistsError):
@@ -155,7 +155,7 @@ def _write(key: str, ruling: Ruling) -> str:
 
 def _read(key: str, row: object) -> Ruling | None:
     """Read a ruling from its row; None if another version wrote the row, or if the row is corrupted
-    or belongs to another key. A row that differs from what was written must not accept anything."""
+    or belongs to another key. A row altered after it was written must never lead to acceptance."""
     digest, _, text = row.partition(" ") if isinstance(row, str) else ("", "", "")
     if digest != _digest(key, text):
         return None

@@ -17,10 +17,10 @@ from grpo_guard.judge.rubric import Rubric
 
 # Minimum length of an excerpt of a completion, in characters; a shorter excerpt is worthless.
 _LEAST_SHOWN = 500
-# In UTF-8 bytes. A shorter text fits into any context that is large enough for the rubric.
+# In UTF-8 bytes. Text shorter than this fits into any context large enough for the rubric.
 _LEAST_BYTES = 1000
-# Sent in place of the judge's own answer: that may quote the completion, and the model would trust
-# the quotation as its own words.
+# Sent in place of the judge's own answer, which may quote the completion: the model would trust the
+# quotation as its own words.
 _NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 
@@ -47,9 +47,9 @@ class Brief:
         )
 
     def key(self, completion: Completion) -> str:
-        """The cache key, made from everything that a ruling depends on except the secret. The
-        secret only names the fence and picks the excerpt, and differs between runs: with the secret
-        in the key, no earlier ruling would be found."""
+        """The cache key, built from everything that a ruling depends on except the secret. The
+        secret only names the fence and picks the excerpt, and differs between runs: if the key
+        included it, no earlier ruling would ever be found."""
         mode = self.mode
         return cache_key(
             self.model,
@@ -138,7 +138,7 @@ class Case:
         if left and shown >= _LEAST_SHOWN:
             self._window = replace(self._window, shown=shown)
             return False
-        # If only the attempts ran out, a shorter excerpt might have fitted: that is not overlong.
+        # If only the attempts ran out, a shorter excerpt might still have fitted: not overlong.
         if self._fills_the_context(whole=shown >= _LEAST_SHOWN):
             message = f"does not fit into the judge's context: {error}"
             self.ruling = Ruling.none(Cause.OVERLONG, "overlong", message)
@@ -147,8 +147,8 @@ class Case:
         return True
 
     def _fills_the_context(self, *, whole: bool) -> bool:
-        """Whether it is the completion, ``whole`` or as last shown, that fills the context, and not
-        the prompt, which the completion's author did not choose."""
+        """Whether the context is filled by the completion (``whole`` or as last shown) rather than
+        by the prompt, which the completion's author did not choose."""
         text = self.completion.text if whole else self._window.cut(self.completion.text)[0]
         shown = len(text.encode(errors="replace"))
         other_text = prompt_text(self.completion) + (self.completion.reference or "")

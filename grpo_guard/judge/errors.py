@@ -1,4 +1,4 @@
-"""Errors between the judge and its model, each with the cause of the abstention."""
+"""Errors between the judge and its model, each carrying the cause of the abstention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from grpo_guard.core.verdict import Cause
 
 def one_line(text: str, most: int = 300) -> str:
     """Return an external message without line breaks and control characters, cut to ``most``
-    characters. A server may quote a completion, which must not write log lines of its own."""
+    characters. A server may quote a completion, which must not be able to forge log lines."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
 
 
@@ -17,7 +17,7 @@ class BackendError(Exception):
     Attributes:
         cause: The cause of the abstention.
         retry: Whether asking again may help.
-        retry_after: Seconds that the provider asks us to wait; None if it does not say.
+        retry_after: Seconds that the provider asks us to wait; None if not specified.
         status: HTTP status; None if there was no response.
     """
 
@@ -58,7 +58,7 @@ class ContextTooLongError(BackendError):
 
 
 class DeclinedError(BackendError):
-    """The provider refuses this request for its content: it accepts others of the same form."""
+    """The provider refuses this request because of its content: it accepts others of this form."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, retry=False, status=status)
@@ -73,7 +73,7 @@ def may_be_one_of_many(error: BackendError) -> bool:
 def as_backend_error(error: BaseException, seconds: float) -> BackendError:
     """Convert any failure of a backend into an error with a cause.
 
-    All exceptions are converted, since clients raise many kinds: a client that is reused across
+    All exceptions are converted, because clients raise many kinds: a client that is reused across
     event loops raises a bare RuntimeError.
     """
     if isinstance(error, BackendError):

@@ -13,14 +13,15 @@ class Limits:
     """Limits on the time and money that one judge may use.
 
     Args:
-        deadline: Time limit for one batch, in seconds, including all retries; completions without
-            an answer by then lead to abstentions.
+        deadline: Time limit for one batch, in seconds, including all retries; completions not
+            answered by then lead to abstentions.
         request_timeout: Time limit for one request, in seconds.
         attempts: Maximum number of requests for one completion, including repeated questions.
         concurrency: Maximum number of requests in flight; None for the backend's recommendation.
-        max_usd: Maximum cost in US dollars that one judge may cause in one process; None for no
-            limit. Needs prices.
-        max_tokens: Maximum number of tokens, input and output together, that one judge may use in
+        max_usd: Maximum amount in US dollars that one judge can spend in one process; None for no
+            limit. Requires prices.
+        max_tokens: Maximum number of tokens, input and output together, that one judge can use in
+            one process; None for no limit.
             one process; None for no limit.
         usd_per_1m_in, usd_per_1m_out: Prices in US dollars per million tokens. Without prices the
             cost is unknown, not 0.
@@ -69,10 +70,10 @@ class Spending:
         self.tokens_out = 0
 
     def add(self, request: Request, reply: Reply | None) -> None:
-        """Count a request and its reply. The reply is None if it did not come in time; such a
-        request may cost as much as one with an answer.
+        """Count a request and its reply. The reply is None if it did not arrive in time; such a
+        request can cost as much as an answered one.
 
-        If no usage is reported, it is estimated, rather too high than too low: a limit that counts
+        Usage that is not reported is estimated, erring on the high side: a limit that counts
         nothing would not limit anything.
         """
         if reply is not None and reply.tokens_in:
@@ -84,7 +85,7 @@ class Spending:
         self.tokens_out += request.max_tokens
 
     def exhausted(self) -> str | None:
-        """Describe the limit that has been reached; None if no limit has been reached.
+        """Describe the limit that has been reached, or return None if none has.
 
         Checked before each request. Requests in flight are still completed, so the limit can be
         exceeded by the cost of ``concurrency`` requests.

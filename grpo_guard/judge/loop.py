@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for judges called from any context.
+"""One event loop in its own thread, for judges called from any context.
 
 Trainers call rewards from plain threads, from within a running loop, and in forked workers.
 ``asyncio.run`` per batch would fail in the second case and close connections after every batch in
@@ -52,7 +52,7 @@ class LoopThread:
         """Run a coroutine on the loop and wait for it.
 
         Raises:
-            RuntimeError: called on the loop's own thread, which would wait for itself.
+            RuntimeError: called on the loop's own thread, which would then wait for itself.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -61,7 +61,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # the caller was interrupted: nobody waits for the answers any more
+            future.cancel()  # the caller was interrupted: nobody is waiting for the answers
             raise
 
 

@@ -28,7 +28,7 @@ from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
 
 _MOST_REASON = 1_000
-"""Maximum number of characters of a judge's criticism that a verdict keeps."""
+"""Maximum number of characters of a judge's criticism to keep in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Ruling:
     passed: bool | None  # None: the judge could not decide (``unsure``)
     cause: Cause = Cause.JUDGED  # MALFORMED or REFUSED if there is no verdict
     p_yes: float | None = None  # the judge's probability of accepting, if the mode gives one
-    finding: Finding | None = None  # against the completion, or for the judge's decision
+    finding: Finding | None = None  # against the completion, or supporting the judge's decision
 
     @classmethod
     def none(cls, cause: Cause, kind: str, message: str) -> Ruling:
@@ -52,7 +52,7 @@ class VerdictMode(ABC):
     Attributes:
         name: Name of the mode in configurations and the cache.
         instructions: Text that replaces ``{verdict}`` in the rubric.
-        reminder: Message to send after an answer without a verdict; None if nothing is sent.
+        reminder: Message to send after an answer without a verdict; None to send nothing.
         max_tokens: Maximum length of the answer, in tokens.
         top_logprobs: Number of candidates needed for the first token; 0 if none are needed.
         json_schema: JSON schema of the answer; None for free text.
@@ -78,9 +78,9 @@ class VerdictMode(ABC):
 class LogitMode(VerdictMode):
     """Asks for one token, yes or no, and reads the probabilities of both.
 
-    ``p_yes = yes / (yes + no)``, where each is summed over all spellings with and without a space
-    and capitals. If yes and no together have less probability than ``least_mass``, the judge is
-    answering something other than our question. Such an answer counts as malformed, since the
+    ``p_yes = yes / (yes + no)``, each summed over all spellings with and without a space and
+    capitals. If yes and no together have less probability than ``least_mass``, the judge is
+    answering something other than our question. Such an answer counts as malformed, because the
     completion's author can cause it.
 
     Args:
@@ -107,7 +107,7 @@ class LogitMode(VerdictMode):
 
     def read(self, reply: Reply, text: str) -> Ruling:
         if reply.first_token is None and not reply.text:
-            # Some servers return no log-probabilities for an answer that ends at once, which a
+            # Some servers return no log-probabilities for an answer that ends immediately, which a
             # completion can provoke.
             return Ruling.none(Cause.MALFORMED, "no_verdict", "an empty answer")
         if reply.first_token is None:
@@ -132,7 +132,7 @@ def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
         JudgeSetupError: a value is above 0 or NaN, or the probabilities sum to more than 1.
     """
     logprobs = [logprob for _, logprob in candidates]
-    # NaN fails every comparison. Rounding can lift the value of a certain token slightly above 0.
+    # NaN fails every comparison. Rounding can push a token that is certain slightly above 0.
     possible = all(logprob <= 1e-6 for logprob in logprobs)
     if not possible or math.fsum(map(math.exp, logprobs)) > 1.01:
         raise JudgeSetupError(
@@ -142,17 +142,17 @@ def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
 
 
 def mass_of(candidates: tuple[tuple[str, float], ...], word: str) -> float:
-    """Total probability of a word over its spellings, ignoring tokenizers' marks for a space."""
+    """Total probability of a word across its spellings, ignoring tokenizers' marks for a space."""
     total = 0.0
     for text, logprob in candidates:
-        # lower() keeps other alphabets apart; casefold() would take a look-alike for the word.
+        # lower() keeps other alphabets apart; casefold() would mistake a look-alike for the word.
         if text.strip(" \t\n▁ĠĊ").lower() == word:
             total += math.exp(logprob)
     return min(total, 1.0)
 
 
 class _JsonVerdict(BaseModel):
-    """Field order matters: the model states its own answer before the completion's can bias it."""
+    """Field order matters: the model gives its own answer before the completion can bias it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -198,7 +198,7 @@ class JsonMode(VerdictMode):
         if _repeats_a_field(reply.text):
             message = "the judge's answer is not a verdict: it has a field twice"
             return Ruling.none(Cause.MALFORMED, "no_verdict", message)
-        # The judge saw marks for spaces and look-alikes for brackets, and may quote either.
+        # The judge saw marks for spaces and look-alikes for brackets, and can quote either form.
         evidence, text = (read_back(t.replace(MARK, " ")) for t in (answer.evidence, text))
         start = text.find(evidence) if evidence else -1
         quoted = _squeezed(evidence)
@@ -223,7 +223,7 @@ def _squeezed(text: str) -> str:
 
 
 class CotMode(VerdictMode):
-    """Asks, as in the paper, for criticism in free text, then one last line with the decision.
+    """Asks, as in the paper, for free-text criticism followed by a final line with the decision.
 
     Args:
         max_tokens: Maximum length of the answer, in tokens; an answer that is cut off counts as
@@ -259,7 +259,7 @@ class CotMode(VerdictMode):
 
 
 def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictMode:
-    """Return a mode by its name, with default settings; a mode object is returned as it is.
+    """Return the named mode with default settings; a mode object is returned unchanged.
 
     Raises:
         ValueError: the name is unknown, or a threshold is given for a mode other than ``"logit"``.

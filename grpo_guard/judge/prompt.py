@@ -3,7 +3,7 @@
 The contract is the system message and comes first; the completion comes last. Prompt, reference and
 completion are each enclosed in tags whose id is a keyed hash of all three. Authors cannot know the
 id, so no text can close its fence and continue as if it were ours. The same question still gets the
-same id, so that a server's prompt cache works. Rulings are cached by content, without the id.
+same id, so a server's prompt cache keeps working. Rulings are cached by content, without the id.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Window:
 
     The rest is accepted unread, so a long completion is a place to hide: in a completion of n
     characters, a phrase in the middle is seen with probability ``shown / (2 * n - shown)``. Set
-    ``limit`` to what honest completions of your task need; ``limit=shown`` leaves nothing unread.
+    ``limit`` to what honest completions for your task need; ``limit=shown`` leaves nothing unread.
 
     Args:
-        shown: Number of characters to show. From a longer completion, a quarter of these are taken
-            from the head, a quarter from the tail, and half from a place in between that its author
+        shown: Number of characters to show. For a longer completion, a quarter of these come from
+            the head, a quarter from the tail, and half from a place in between that its author
             cannot predict.
         limit: Maximum length of a completion, in characters; a longer completion is rejected as
             overlong, unread.
@@ -55,14 +55,14 @@ class Window:
             )
 
     def cut(self, text: str, secret: bytes | None = None, mark: str = "") -> tuple[str, int]:
-        """Return the shown part, and the number of characters left out.
+        """Return the part to show, and the number of characters left out.
 
-        A text beyond ``limit`` is cut like any other.
+        Text longer than ``limit`` is cut like any other.
 
         Args:
             text: The whole text.
-            secret: Key that chooses the middle excerpt; None for only head and tail, half each.
-            mark: Text to put into the notes about omissions, so that nobody can imitate the notes.
+            secret: Key that chooses the middle excerpt; None to show only head and tail, half each.
+            mark: Text added to the notes about omissions, so that nobody can imitate the notes.
         """
         left_out = len(text) - self.shown
         if left_out <= 0:
@@ -82,9 +82,9 @@ class Window:
 
 
 def _excerpt(start: int, end: int, length: int, secret: bytes, text: str) -> list[tuple[int, int]]:
-    """Pick half-open spans with ``length`` characters in total from [start, end).
+    """Pick half-open spans totalling ``length`` characters from [start, end).
 
-    The spans wrap around: a span that runs over the end continues at the start. Each character is
+    The spans wrap around: a span that runs past the end continues at the start. Each character is
     therefore shown with the same probability, and no place next to head or tail is safe to hide in.
     """
     number = hmac.new(secret, b"window" + text.encode(errors="surrogatepass"), hashlib.sha256)
@@ -102,13 +102,13 @@ def messages(
     window: Window,
     datamark: bool = False,
 ) -> tuple[ChatMessage, ...]:
-    """Build the system and the user message.
+    """Build the system and user messages.
 
     Args:
-        rubric, window: The texts to fill, and how much of the completion to show.
+        rubric, window: The templates to fill, and how much of the completion to show.
         verdict: The verdict mode's instructions.
         completion: The completion to judge; its prompt and reference are not trusted either.
-        secret: Key of the fence's id; constant during a run, and unknown to the nodes.
+        secret: Key for the fence id; constant during a run, and unknown to the nodes.
         datamark: Whether to mark the completion's spaces (spotlighting, arXiv 2403.14720).
     """
     prompt, reference = prompt_text(completion), completion.reference
@@ -140,7 +140,7 @@ def fence(secret: bytes, *texts: str) -> str:
 
 
 def prompt_text(completion: Completion) -> str:
-    """The prompt as text with each message's role, which separates the task from its rules."""
+    """The prompt as text with each message's role, so that task and rules stay distinct."""
     if isinstance(completion.prompt, str):
         return completion.prompt
     return "\n".join(

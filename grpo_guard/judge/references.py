@@ -1,7 +1,7 @@
 """Decide which reference answers a judge may see.
 
-A judge takes a reference for the truth. Whoever sends a question together with its answer could use
-a false reference to have correct work rejected, or to address the judge.
+A judge takes a reference as the truth. Anyone who sends a question together with its answer could
+use a false reference to have correct work rejected, or to address the judge.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ UNUSED: Final = "reference_not_used"
 def with_own_references(
     batch: Sequence[Completion], screens: CompletionVerifier | None
 ) -> tuple[list[Completion], list[Finding | None]]:
-    """Remove the references that a judge must not see. Return the completions, and for each a note
-    if its reference was removed, otherwise None.
+    """Remove the references that a judge must not see. Return the completions, plus a note for each
+    one whose reference was removed and None for the others.
 
-    A reference that the screens reject or fail on is not used: its sender may control it, whatever
-    the exchange claims.
+    A reference that the screens reject or fail on is not used: its sender may control it,
+    regardless of what the exchange claims.
     """
     shown, notes = list(batch), list[Finding | None]([None] * len(batch))
     trusted: dict[tuple[str, str], list[int]] = {}

@@ -17,10 +17,10 @@ A rubric file has a header and two parts::
 
 ``{verdict}`` becomes the verdict mode's own instructions. ``{fence}`` is an id that no author can
 know: put it into the opening and the closing tag around prompt, reference and completion. All three
-are untrusted, and a tag without the id inside one of them closes nothing. A line of the user part
-with ``{reference}`` is dropped if there is no reference. The system part must not contain anything
-from a completion, so that it is the same for all completions and the server's prefix cache keeps
-it.
+are untrusted, and a tag without the id inside one of them closes nothing. Any line of the user part
+that contains ``{reference}`` is dropped if there is no reference. The system part must not contain
+anything from a completion, so that it is the same for all completions and stays in the server's
+prefix cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RubricError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The texts of a judge's messages, with placeholders for the case.
+    """The text of a judge's messages, with placeholders for the case.
 
     Args:
         name: Name of the rubric, for reports.
@@ -68,7 +68,7 @@ class Rubric:
             )
         order = [name for name in _PLACEHOLDER.findall(self.user) if name != "fence"]
         if order.count("completion") != 1 or order[-1] != "completion":
-            # A completion before the instructions could pretend to answer them.
+            # A completion placed before the instructions could pretend to answer them.
             raise RubricError(
                 f"rubric {self.name!r}: [user]: expected {{completion}} once and last, "
                 f"got {', '.join(order) or 'no placeholder'}"
@@ -76,13 +76,13 @@ class Rubric:
 
     @property
     def digest(self) -> str:
-        """A hash that changes with every letter of the text; part of the cache key."""
+        """A hash of the text that changes with every character; part of the cache key."""
         text = "\0".join((self.name, self.version, self.system, self.user))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Rubric:
-        """Load a bundled rubric by its name, or any rubric file by its path.
+        """Load a bundled rubric by name, or any rubric file by path.
 
         Raises:
             RubricError: the rubric does not exist or is malformed.

@@ -20,12 +20,12 @@ from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling
 
 logger = logging.getLogger("grpo_guard")
-# Number of cases in progress per request in flight, since some cases are between two requests. All
-# other cases hold neither a task nor a prompt, however many there are.
+# Number of cases in progress per request in flight, because some cases are between two requests.
+# All other cases hold neither a task nor a prompt, however many there are.
 AT_WORK = 8
 _NEUTRAL = Completion("What is 1 + 1?", "1 + 1 = 2", reference="2")
-# Seconds for which a verdict on the neutral question vouches for the judge. Without this, an author
-# whose texts get no verdict would have the neutral question asked again for each of them.
+# How long a verdict on the neutral question vouches for the judge, in seconds. Without this, an
+# author whose texts get no verdict would have the neutral question repeated for each of them.
 VOUCHED = 60.0
 
 
@@ -54,8 +54,8 @@ class Session:
         self._vouched_at: float | None = None
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
-        """Find a ruling or a failure for each of these cases, which are given by cache key and
-        share ``brief`` and ``secret``."""
+        """Find a ruling or a failure for each case. The cases are keyed by cache key and share
+        ``brief`` and ``secret``."""
         known: dict[str, Ruling] = {}
         if self._cache is not None:
             async with self._cache_lock:
@@ -78,18 +78,18 @@ class Session:
             if self._cache is not None:
                 async with self._cache_lock:
                     await asyncio.to_thread(self._cache.put, new)
-        # Logged once, not for each completion that it affects.
+        # Logged once, rather than for each completion affected.
         broken = (c.failure for c in pending if isinstance(c.failure, JudgeSetupError))
         if found := next(broken, None):
             logger.error("judge: %s", found)
 
     async def _ready(self, neutral: Request) -> float:
         """Check that the model is available, unless an earlier check succeeded. Otherwise every
-        completion of a batch would find out by itself that the key is wrong.
+        completion of a batch would discover separately that the key is wrong.
 
         Returns:
-            The batch's deadline. For a local model the time counts from after loading, which
-            happens once and may take any time.
+            The batch's deadline. For a local model, the clock starts after loading, which happens
+            once and can take any amount of time.
         """
         self._asker.begin(neutral)
         seconds = self._limits.deadline
@@ -114,8 +114,8 @@ class Session:
         async def work() -> None:
             for case in left:
                 await self._close([case], batch.deadline)
-                # Now, not at the end: one text that keeps the model busy until the deadline must
-                # not hide why others got no verdict.
+                # Done now rather than at the end: one text that keeps the model busy until the
+                # deadline must not hide why others got no verdict.
                 await self._recheck_rejections([case], batch)
 
         async with asyncio.TaskGroup() as workers:
@@ -137,10 +137,10 @@ class Session:
 
     async def _recheck_rejections(self, cases: Sequence[Case], batch: _Batch) -> None:
         """Turn rejections for a missing verdict into abstentions if the neutral question gets no
-        verdict either: then the judge's way of answering is the reason, not the completion.
+        verdict either: the fault then lies with how the judge answers, not with the completion.
 
-        A verdict on another completion would not prove that the judge works: a text could contain
-        an answer for a weak judge to repeat, and so have all other completions rejected.
+        A verdict on another completion would not prove that the judge works: its text could contain
+        an answer for a weak judge to repeat, and so get all other completions rejected.
         """
         for case in cases:
             ruling = case.ruling
@@ -151,7 +151,7 @@ class Session:
                 case.ruling, case.failure = None, failure
 
     async def _neutral_problem(self, batch: _Batch) -> BackendError | None:
-        """Return why the neutral question gets no verdict; None if it gets one."""
+        """Return why the neutral question gets no verdict, or None if it gets one."""
         neutral = batch.neutral
         async with batch.lock:
             if self._vouched_at is not None and time.monotonic() < self._vouched_at + VOUCHED:

@@ -35,29 +35,29 @@ class JudgeVerifier(CompletionVerifier):
     """Asks a language model whether a completion may earn its reward.
 
     Screens and the length limit decide first. The judge is asked about the other completions in
-    parallel, with retries, within ``limits``; see the package's docstring for what rejects and what
-    abstains. The judge only sees the task's own references, not those that came with an untrusted
-    question or fail a screen.
+    parallel, with retries, within ``limits``; see the package docstring for what leads to a
+    rejection and what to an abstention. The judge sees only the task's own references, not those
+    that came with an untrusted question or fail a screen.
 
     Args:
         backend: The model, or a mapping ``{"type": "openai", "base_url": ..., "model": ...}``.
             ``"shipped"`` or None for the shipped judge, with its own rubric, threshold and window,
-            which needs no key and no server, but rejects everything except the bundled task.
-        rubric: Instructions for the judge: ``"math"``, ``"code"``, a file's path, or a `Rubric`. If
+            which needs no key and no server, but rejects everything outside the bundled task.
+        rubric: Instructions for the judge: ``"math"``, ``"code"``, a file path, or a `Rubric`. If
             None, ``"math"``, or the shipped judge's own rubric.
         mode: How the judge gives its verdict: ``"logit"`` (needs log-probabilities), ``"json"``,
             ``"cot"``, or a `VerdictMode` with settings.
         threshold: Minimum ``p_yes`` that ``"logit"`` accepts; measure it with
             ``grpo-guard judge calibrate``.
         screens: Verifier to run on completions and references before any call; None for no screens,
-            which exposes the judge to every text.
+            which leaves the judge exposed to any text.
         window: How much of a completion the judge sees, and the length limit.
         datamark: Whether to mark the spaces of the completion, so that it reads as data.
-        on_unsure: Outcome if the judge cannot decide. The author may be the reason, so the
+        on_unsure: Outcome if the judge cannot decide. The author may have caused this, so the
             default is to reject.
         cache: File of cached rulings; None to ask every time.
         limits: Limits on time, attempts and money, also as a mapping.
-        secret: Key of the fences' ids; None for a random key that nobody knows.
+        secret: Key for the fence ids; None for a random key that nobody knows.
 
     Raises:
         ValueError: an argument is out of range.
@@ -65,8 +65,8 @@ class JudgeVerifier(CompletionVerifier):
 
     name = "judge"
     scope: Scope = "completion"
-    shares_calls = False  # it waits for a server of its own
-    most_characters = None  # its deadline is that of a whole batch
+    shares_calls = False  # it waits for its own server
+    most_characters = None  # its deadline covers a whole batch
     needs = (
         "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
         "transformers (grpo-guard[torch]), which the shipped judge also uses"
@@ -113,8 +113,8 @@ class JudgeVerifier(CompletionVerifier):
 
     @property
     def author_can_abstain(self) -> str | None:
-        # A text that the server always fails on looks like a server that fails now and then, and
-        # expensive questions use up a budget shared by everybody.
+        # Text that the server always fails on looks like a server that fails now and then, and
+        # expensive questions use up a budget shared by everyone.
         return f"{self.name} abstains if its model fails on a text or is slow with it"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -129,10 +129,10 @@ class JudgeVerifier(CompletionVerifier):
         return [None if ruling is None else ruling.p_yes for ruling in rulings]
 
     def check(self) -> None:
-        """Check that the model can be asked at all.
+        """Check that the model can be queried at all.
 
         Raises:
-            JudgeSetupError: the model cannot be asked; the message states the remedy.
+            JudgeSetupError: the model cannot be queried; the message states the remedy.
         """
         background_loop().run(self.backend.check())
 
@@ -160,7 +160,7 @@ class JudgeVerifier(CompletionVerifier):
     async def _settled(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """Return code's verdict on each completion, or None, and settled cases for the model's."""
+        """Return code's verdict on each completion, or None, plus the model's settled cases."""
         screened, cases = await asyncio.to_thread(self._before, batch)
         if cases:
             session = self._in_this_loop()
@@ -225,7 +225,7 @@ class JudgeVerifier(CompletionVerifier):
         return Brief(self.rubric, self.mode, self.window, self.datamark, self.backend.identity)
 
     def _in_this_loop(self) -> Session:
-        """The session of the running event loop; a session of another loop cannot be used."""
+        """The session for the running event loop; one from another loop cannot be used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session[0] is not loop:
             if self._session is not None:

@@ -15,14 +15,14 @@ has a mean of at most 1 under the null: ``E[A^X] = 1 + (A - 1) P(X = 1)``, the l
 so unequal rates within n only lower the left side, and ``ln(1 - y) <= -y`` bounds the peers' part.
 The maximised function is concave in p. No estimate of p is plugged in, so nothing has to converge.
 
-**Peers.** S is a set of h peers that are all honest; which peers these are is unknown. The bet
+**Peers.** S is a set of h peers, all of them honest; which peers these are is unknown. The bet
 against S is split into one score per peer, so that any S is scored by a sum (`Bets.score`): F is
 convex in N, so counting each peer j h times gives ``F(sum of N) <= mean of F(h N_j)``. A peer that
 sent nothing in a round scores 0: the rest of S then bets part of the stake, which is fair too, by
 Jensen's inequality. Against a peer that sent less than the node, only the share c_j = N_j / n of
 the node's work is bet: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is at least the
 price for the mean of the c_j. If all of the work were bet against almost nothing, the bet could
-only lose, and a peer with one completion a round would shield everybody.
+only lose, and a peer with one completion per round would shield everyone.
 
 Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for the form of the
 bet; Ville's inequality for the level.
@@ -76,11 +76,12 @@ class Tally:
 
     Args:
         judged: Number of completions accepted or rejected. If there are many answers to one prompt,
-            each may count as a fraction.
+            each can count as a fraction.
         rejected: Number of completions rejected. It determines the normal rate when the node serves
             as a peer.
-        held: Number of rejections held against the node itself: only a few per prompt, since one
-            odd prompt can get all of its answers rejected together. The bet stays fair with fewer.
+        held: Number of rejections held against the node itself: only a few per prompt, because one
+            odd prompt can get all of its answers rejected together. Counting fewer keeps the bet
+            fair.
 
     Raises:
         ValueError: the counts are inconsistent, e.g. because they come from a broken file.
@@ -97,7 +98,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Odds:
-    """A - 1, 1 - B, ln A and ln B of the module docstring, each of shape [G]."""
+    """A - 1, 1 - B, ln A and ln B from the module docstring, each of shape [G]."""
 
     up: Array
     down: Array
@@ -113,7 +114,7 @@ class Bets:
         self._price = lru_cache(_REMEMBERED)(self._price_of)
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
-        """Return what one peer adds to the log-evidence against a node in one round, shape [G].
+        """Return what one peer contributes to a node's log-evidence in one round, shape [G].
 
         The sum of the scores over any set of ``honest`` peers that really are honest is the
         logarithm of an e-value; see the module docstring.
@@ -135,11 +136,11 @@ class Bets:
         return found[[row[peer] for peer in peers]]
 
     def _price_of(self, judged: float, of_peer: float, honest: int) -> Array:
-        """Compute F of the module docstring for n = ``judged`` and N = ``honest * of_peer``."""
+        """Compute F from the module docstring for n = ``judged`` and N = ``honest * of_peer``."""
         ratio, offset = self.tolerance.ratio, self.tolerance.offset
         odds = _odds(self.tolerance, honest)
         slope = odds.down * (of_peer * honest)
-        # Beyond x = 1 the function only falls.
+        # Beyond x = 1 the function only decreases.
         low, high = np.zeros_like(odds.up), np.full_like(odds.up, (1 - offset) / ratio)
         for _ in range(_STEPS):
             p = (low + high) / 2

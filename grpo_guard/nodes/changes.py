@@ -32,13 +32,13 @@ class Changes:
 
 
 OnChanges: TypeAlias = Callable[[Changes], None]
-"""A function that is called with the changes of each round that has any."""
+"""Function that is called with the changes of each round in which anything changed."""
 
 
 def changes_of(
     connection: sqlite3.Connection, hard: Sequence[int], clear: Sequence[int]
 ) -> Changes:
-    """Look up the names of the changed nodes, which are given by id."""
+    """Look up the names of the changed nodes by id."""
     return Changes(_names(connection, hard), _names(connection, clear), len(hard), len(clear))
 
 
@@ -49,7 +49,7 @@ def _names(connection: sqlite3.Connection, nodes: Sequence[int]) -> tuple[str, .
 
 
 def warn(changes: Changes, path: Path) -> None:
-    """Log one warning for each named node, and one for all further nodes, with the command that
+    """Log one warning for each named node, plus one covering all other nodes, with the command that
     shows the evidence."""
     command = f"grpo-guard ledger show {shlex.quote(str(path))}"
     for names, count, what in (

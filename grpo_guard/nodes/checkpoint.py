@@ -13,18 +13,19 @@ FORMAT: Final = 1
 
 
 class Remembers(Protocol):
-    """An object that remembers things about nodes and can export its state as plain JSON values."""
+    """An object that keeps per-node state and can export it as plain JSON values."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the object remembers."""
+        """Return everything the object remembers."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace everything remembered with what `state_dict` returned."""
 
 
 def memories_of(verifier: CompletionVerifier, **own: object) -> dict[str, Remembers]:
-    """Collect the objects that remember nodes: the guard's ``own`` objects under their names, and
-    verifiers under their position in the tree. Objects without a state, and None, are left out."""
+    """Collect the objects that keep per-node state: the guard's ``own`` objects under their names,
+    and verifiers under their position in the tree. Objects without a state, and None, are left
+    out."""
     return {
         place: one for place, one in (*own.items(), *_tree(verifier, "verifier")) if _remembers(one)
     }
@@ -40,8 +41,8 @@ def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None
     """Hand each memory its part of ``state``.
 
     Raises:
-        ValueError: the state belongs to a guard with other verifiers, or one part is malformed. The
-            parts before the malformed part are already loaded.
+        ValueError: the state belongs to a guard with different verifiers, or one part is malformed.
+            Any parts before the malformed part have already been loaded.
     """
     with reading("guard"):
         require_format(state, FORMAT)

@@ -18,8 +18,8 @@ often."""
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Spot-check results of one node: how many of its completions were accepted since it was last
-    caught or first appeared, and whether it was caught and has not yet sent enough clean
+    """Spot-check results of one node: how many of its completions have been accepted since it was
+    last caught or first appeared, and whether it was caught and has not yet sent enough clean
     completions since."""
 
     clean: int = 0
@@ -59,8 +59,8 @@ class ChecksOfNodes(Memory):
             self._nodes[node] = now
         surplus = len(self._nodes) - MAX_NODES
         if surplus > 0:
-            # Made-up names must not evict a caught node; nor may throwaway names that were
-            # caught fill the memory, or other nodes would count as new for ever.
+            # Made-up names must not evict a caught node; nor may throwaway names that were caught
+            # fill the memory, or other nodes would always count as new.
             caught_ones = [node for node, checks in self._nodes.items() if checks.caught]
             gone = caught_ones[: max(0, len(caught_ones) - MAX_NODES // 2)][:surplus]
             idle = [node for node, checks in self._nodes.items() if not checks.caught]

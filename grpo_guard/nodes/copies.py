@@ -1,7 +1,7 @@
 """Convert a ledger to plain JSON values and back, for a trainer's checkpoint.
 
 A checkpoint comes from a disk that others may write to. The types of all rows are checked before
-anything is replaced, so that a broken row is a clear error at the start. No SQL is read from a
+anything is replaced, so that a broken row causes a clear error up front. No SQL is read from a
 checkpoint.
 """
 
@@ -58,8 +58,8 @@ def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
                 ]
                 for table, of_table in columns.items()
             }
-        # Other processes judge from rounds they have already read; a new number of releases makes
-        # them start over.
+        # Other processes judge from rounds they have already read; a changed number of releases
+        # makes them start over.
         before = pardons(connection)
         for table in TABLES:
             connection.execute(f"DELETE FROM {table}")
@@ -71,8 +71,8 @@ def load(connection: sqlite3.Connection, state: dict[str, Any]) -> None:
 
 
 def _require_sound(connection: sqlite3.Connection) -> None:
-    """Raise StateError if rows that the ledger reads with each batch are unsound, since such rows
-    would degrade it for good."""
+    """Raise StateError if rows that the ledger reads with each batch are unsound, because such rows
+    would degrade it permanently."""
     with reading("ledger"):
         try:
             read_clock(connection)

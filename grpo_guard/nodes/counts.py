@@ -1,4 +1,4 @@
-"""`Counts`: rejects findings that are harmless once but not when a node repeats them."""
+"""`Counts`: rejects findings that are harmless once but not when a node keeps repeating them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from grpo_guard.nodes.store import NodeStore, in_folder
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
-"""Subtracted from a convicted node's log factor per compared prompt, so that a node that no longer
-has the finding is released even if its peers never have it. Losing bets are always fair."""
+"""Subtracted from a convicted node's log factor per compared prompt, so that a node whose work no
+longer has the finding is released even if its peers never have it. Losing bets are always fair."""
 NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 """The state of empty counts."""
 
@@ -28,19 +28,20 @@ NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 class Counts:
     """Rejects completions with a finding that their node has far more often than its peers.
 
-    Some findings must not reject by themselves, because honest work has them too: a wrong sum that
+    Some findings must not reject on their own, because honest work has them too: a wrong sum that
     is corrected later, a wrong sum in words. But an attacker who sends nothing else still teaches
     the error. So nodes are compared on the prompts that at least three of them answered in a batch
     (`same_prompt`). The evidence multiplies into one `EProcess` per node, over all kinds of
-    findings. Once a node's e-value reaches the number of nodes over ``alpha``, its completions with
-    the finding are rejected, and no others; the guard's own ledger does not count these rejections.
+    findings. Once a node's e-value reaches the number of nodes divided by ``alpha``, its
+    completions with the finding are rejected, and no others; the guard's own ledger does not count
+    these rejections.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
     ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
-    each prompt are malicious and the swarm's members stay the same.
+    each prompt are malicious and the swarm's membership stays the same.
 
     Args:
-        e_processes: Memory for the evidence, which no other object uses.
+        e_processes: Memory for the evidence, not shared with any other object.
         alpha: Chance that any honest node ever loses anything, in (0, 1).
         odds: Maximum ratio of an honest node's odds of such a finding to those of its honest peers;
             models differ in skill.
@@ -57,8 +58,8 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> list[Verdict]:
-        """Return a rule's verdicts on completions that arrived together, with rejections added for
-        findings that a node has too often; ``counted`` has each completion's finding, or None."""
+        """Return a rule's verdicts on completions that arrived together, adding rejections for
+        findings that a node has too often; ``counted`` holds each completion's finding, or None."""
         convicted = self._convicted(batch, verdicts, counted)
         return [
             verdict
@@ -80,7 +81,7 @@ class Counts:
         """Record a batch and return the nodes convicted after it."""
         known = self.e_processes.log_e_values()
         before = self._reaching(known, 0)
-        # Without any finding, each factor is 1 regardless of the past and may be skipped, so that
+        # Without any finding, each factor is 1 regardless of the past and can be skipped, so that
         # clean batches do not shrink the stakes against an attacker who starts late.
         if not before and not any(counted):
             return before
@@ -114,7 +115,7 @@ class Counts:
         for i, (completion, verdict, found) in enumerate(
             zip(batch, verdicts, counted, strict=True)
         ):
-            # An unreadable completion is no evidence, for its node or against the others.
+            # An unreadable completion is not evidence, neither for its node nor against the others.
             if (node := _name(completion)) is not None and not verdict.abstained:
                 _, prompt, same, _ = mark_of(completion)
                 rollout = rollout_of(completion)
@@ -156,8 +157,8 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> EProcessMemory:
-    """Open the evidence that the rule with this name has counted, in a store that a run may be
-    using; raises LedgerError if there is none."""
+    """Open the evidence counted by the named rule, in a store that a run may be using; raises
+    LedgerError if there is none."""
     path = in_folder(folder)
     counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
     if counted is None or not counted.log_e_values():

@@ -2,22 +2,22 @@
 
 A test supplies one *factor* per batch: if the node is honest, the factor's mean given the past is
 at most 1, like the pay-off of a fair bet. The wealth of the bet is multiplied by the factor. A new
-bet with a share of the stake starts at each batch, so that long honest work before poison delays
-detection little:
+bet with a share of the stake starts at each batch, so that a long honest record barely delays the
+detection of later poison:
 
     wealth after batch b = factor_b * (wealth before + 1 / ((b + 1)(b + 2))),   b = 0, 1, ...
 
 The shares add up to 1, and after b batches 1 / (b + 1) of the stake is still in reserve. So the
-mean of the wealth and the reserve together is at most 1, and by Ville's inequality an honest node
-ever reaches 1 / alpha with a chance of at most alpha, however many batches it sends.
+mean of the wealth and the reserve together is at most 1, and by Ville's inequality the chance that
+an honest node ever reaches 1 / alpha is at most alpha, however many batches it sends.
 
 Several bets, the *columns*, run side by side, each with its own factor per batch and a weight fixed
 in advance. The e-value is the sum of their wealth: an average of fair bets is a fair bet. Each
 column multiplies separately, so that a bet that wins a little in each batch keeps its winnings.
 
-The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
-round, so its evidence is a sum over remembered rounds and not one number to multiply. The ledger
-uses only the shares of the starts and the threshold of this module. So does `content.recurrence`,
+The ledger (`evidence`) takes each start at its worst choice of peers, which can change every round,
+so its evidence is a sum over remembered rounds rather than one number to multiply. The ledger uses
+only the shares of the starts and the threshold from this module. So does `content.recurrence`,
 whose p-values do not multiply: it spends alpha over its looks.
 """
 
@@ -38,7 +38,7 @@ CAP: Final = math.log(1e12)
 batches. Taking wealth away keeps the bet fair."""
 FLOOR: Final = -1e6
 """Minimum log wealth of a column, which is negligible next to any start's share."""
-# Number of digests kept, so that a batch that a trainer judges twice counts once.
+# Number of digests kept, so that a batch judged twice by a trainer counts once.
 _REMEMBERED: Final = 4
 
 
@@ -49,7 +49,7 @@ def log_threshold(alpha: float, tests: float = 1.0) -> float:
 
 
 def log_share(start: int) -> float:
-    """Logarithm of the share of the stake that start number 0, 1, ... gets; the shares sum to 1."""
+    """Logarithm of the stake share given to start number 0, 1, ...; the shares sum to 1."""
     return -math.log((start + 1.0) * (start + 2.0))
 
 
@@ -70,7 +70,7 @@ class EProcess:
 
     Args:
         log_wealth: Logarithm of each column's weighted wealth; empty before the first batch.
-        starts: Number of batches so far; a bet started at each.
+        starts: Number of batches so far; a bet starts at each.
         seen: Digests of the latest batches.
     """
 
@@ -88,7 +88,7 @@ class EProcess:
 
     @property
     def log_reserve(self) -> float:
-        """Logarithm of the part of the stake that is left for later starts. A test may add this
+        """Logarithm of the part of the stake that is left for later starts. A test can add this
         part to the e-value: it is a bet that has neither won nor lost anything yet."""
         return -math.log(self.starts + 1.0)
 
@@ -106,7 +106,7 @@ class EProcess:
             log_factors: Logarithm of each column's factor.
             weights: Weights of the columns; they add up to 1.
             cap: Maximum log wealth of a column.
-            digest: Digest that identifies the batch; a batch seen lately changes nothing.
+            digest: Digest that identifies the batch; a recently seen batch changes nothing.
         """
         if digest is not None and digest in self.seen:
             return self

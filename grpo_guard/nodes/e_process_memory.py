@@ -87,7 +87,7 @@ class EProcessMemory(Memory):
 
 
 def digest_of(marks: Iterable[bytes]) -> int:
-    """Return a digest of a node's batch in any order, so that a batch judged twice counts once.
+    """Return an order-independent digest of a node's batch, so that a repeated batch counts once.
 
     The sorted marks are hashed, not added up: an author could choose texts whose marks have a known
     sum, and the batch would then count as already seen.

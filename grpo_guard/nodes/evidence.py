@@ -2,8 +2,8 @@
 
 `bets` gives the e-value of one round. Bets multiply over rounds. Evidence starts anew at many
 rounds, each start with a share of the stake (`e_process`), and is summed over the starts, so that a
-good past does not protect a node that turns bad late. The worst choice of peers counts: if any h of
-a node's peers are honest, the real e-process is at least the computed value (`honest_peers`).
+good record does not protect a node that turns bad late. The worst choice of peers counts: if any h
+of a node's peers are honest, the real e-process is at least the computed value (`honest_peers`).
 
 **Level.** The chance that the evidence against an honest node ever reaches c is at most 1 / c
 (Ville). A node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
@@ -35,8 +35,8 @@ from grpo_guard.nodes.history import History
 STRIDE = 4
 # Number of rounds remembered. Leaving out early starts only lowers the evidence.
 WINDOW = 256
-# Maximum number of peers that a node is compared with. More peers would cost memory and hardly find
-# more attackers.
+# Maximum number of peers that a node is compared with. More peers would cost memory and catch
+# hardly any more attackers.
 MAX_PEERS = 32
 SMALLEST_SWARM = 3
 # Maximum number of nodes with rejections whose sums are kept from round to round, up to 130 kB
@@ -54,7 +54,7 @@ class Evidence:
     """The evidence against one node.
 
     Args:
-        log_e: Natural logarithm of the node's e-value: an honest node reaches as much with
+        log_e: Natural logarithm of the node's e-value: an honest node reaches this value with
             probability at most exp(-log_e). 0 without a rejection, or with fewer than two peers.
         peers: Number of peers that the node was compared with.
         others: Number of other nodes with work in at least half of the node's rounds, from which
@@ -78,9 +78,9 @@ def threshold(others: int, alpha: float) -> float:
 def honest_peers(peers: int, hostile: float) -> int:
     """Return how many of a node's peers are assumed to be honest: all but a share ``hostile``.
 
-    Unless ``hostile`` is 0, at least one peer is assumed to be hostile. Otherwise, since a third of
-    two peers rounds down to 0, one attacker's spotless work would get both other nodes in a swarm
-    of three accused.
+    Unless ``hostile`` is 0, at least one peer is assumed to be hostile. Otherwise, because a third
+    of two peers rounds down to 0, one attacker's spotless work would get both other nodes in a
+    swarm of three accused.
     """
     return max(1, peers - max(math.floor(peers * hostile + 1e-9), int(hostile > 0)))
 
@@ -109,7 +109,8 @@ class Comparison:
     Args:
         tolerance: How far honest nodes may differ.
         hostile: Maximum share of a node's peers that may be hostile, in [0, 0.5]. Hostile peers may
-            send spotless work to make the node look bad, or as much poison to make it look normal.
+            send spotless work to make the node look bad, or just as much poison to make it look
+            normal.
         window: Number of rounds remembered.
         salt: Seed for the draw of peers if there are more than `MAX_PEERS`; keep it secret.
 
@@ -162,7 +163,7 @@ class Comparison:
     def evidence(self) -> dict[str, Evidence]:
         """Return the evidence after the last round against each node with work in that round.
 
-        Absent nodes are left out, since the evidence against them does not change.
+        Absent nodes are left out, because the evidence against them does not change.
         """
         found = {}
         few = self._history.rejected_names <= MAX_ACCOUNTS
@@ -173,7 +174,7 @@ class Comparison:
             drawn = [other for other in met if other != name][:MAX_PEERS]
             log_e, rose = 0.0, False
             if len(drawn) >= SMALLEST_SWARM - 1 and self._history.is_rejected(name):
-                # Only a rejection raises evidence: with many nodes, keep the old value of the rest.
+                # Only a rejection raises evidence: with many nodes, the rest keep their old value.
                 if few or self._history.tally(name, self._next - 1).held:
                     account = self._brought_up(name, tuple(sorted(drawn)))
                     log_e, rose = account.log_e, account.rose
@@ -219,7 +220,7 @@ class Comparison:
         if not len(numbers):
             return nothing
         honest = honest_peers(len(peers), self.hostile)
-        # Few pairs of counts occur: each is scored once.
+        # Few distinct pairs of counts occur, so each is scored once.
         pairs, which = np.unique(codes[0] * len(tallies) + codes[1:], return_inverse=True)
         scores = np.array(
             [self._score(tallies[p // len(tallies)], tallies[p % len(tallies)], honest)
@@ -228,12 +229,12 @@ class Comparison:
         of_rounds = scores[which.reshape(codes[1:].shape)].transpose(1, 0, 2)
         ends, row = np.unique(numbers // STRIDE, return_inverse=True)
         ahead = np.zeros((len(ends), len(peers), len(WEIGHTS)))
-        for k, of_round in enumerate(of_rounds):  # in order: equals a kept account to the bit
+        for k, of_round in enumerate(of_rounds):  # in order: matches a kept account exactly
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
 
     def _log_e(self, account: _Account, honest: int, last: int) -> float:
-        """Log e-value over all starts up to ``last`` and all bets, each at its worst peers."""
+        """Log e-value over all starts up to ``last`` and all bets, each with its worst peers."""
         first = self._number // STRIDE
         if last < first:
             return -math.inf
@@ -247,5 +248,5 @@ class Comparison:
 
 @lru_cache(maxsize=4)
 def _log_stakes(first: int, last: int) -> Array:
-    """Logarithms of the stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
+    """Log stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
     return log_shares(np.arange(first, last + 1))[:, None]

@@ -18,14 +18,14 @@ class ExclusionVerifier(CompletionVerifier):
     """Rejects completions of hard nodes, whatever they look like.
 
     Put this verifier first in an `AllOf`. The other members still examine each completion, so that
-    evidence continues and a node that has stopped cheating is released. The verifier's own
-    rejections are not evidence. This verifier makes no sense under ``~`` or in a vote.
+    evidence keeps accumulating and a node that has stopped cheating is released. The verifier's own
+    rejections are not evidence. It makes no sense to use this verifier under ``~`` or in a vote.
 
     While the ledger is degraded, the current standing of nodes is unknown. Nodes last found hard
     stay rejected; for all others the verifier abstains, which neither blames the sender nor hides
     the problem. With ``last_known=True`` the last known standing applies. If the file is only
     locked, it can still be read, and unwritten evidence is kept in memory: the last known standing
-    then applies too, since a hanging process must not stop training.
+    then applies too, because a hanging process must not stop training.
 
     Args:
         ledger: The ledger that the guard writes to.

@@ -1,4 +1,4 @@
-"""Fisher's exact test, one-sided: could a node with the others' habits show this count?"""
+"""Fisher's exact test, one-sided: could a node that behaves like the others show this count?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The remembered rounds as a matrix: which nodes worked in which round, and their counts.
 
-A mapping from names to counts would take a hundred bytes per node and round, for a hundred thousand
-nodes and hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for its
+With a hundred thousand nodes and hundreds of rounds, a mapping from names to counts would take a
+hundred bytes per node and round. Few distinct counts occur, so a cell holds a two-byte code for its
 counts and a bit that marks whether there was work.
 """
 
@@ -213,7 +213,7 @@ class History:
         return self._held
 
     def _fewer_tallies(self) -> None:
-        """Forget counts that no remembered round uses any more."""
+        """Forget counts that are no longer used by any remembered round."""
         used = np.unique(self._codes)
         used = used if used[0] == 0 else np.concatenate([[0], used])
         self._codes = np.searchsorted(used, self._codes).astype(self._codes.dtype)

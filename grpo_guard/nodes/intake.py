@@ -1,4 +1,4 @@
-"""Extract what the ledger keeps of a batch and its verdicts: counts, finding kinds, excerpts.
+"""Extract what the ledger keeps from a batch and its verdicts: counts, finding kinds, excerpts.
 
 Everything handled here was written by strangers. Names and excerpts are bounded and stored as
 bytes: a lone surrogate or a one-megabyte name must not prevent the recording of a whole batch.
@@ -31,9 +31,9 @@ STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
 RECURRENCE_VERIFIER = "recurrence"
 FALSE_SUMS_VERIFIER = "false_sums"
-# A rejection that is based on a node's record is not evidence against the node; otherwise a node
-# once accused would stay accused. An unchecked completion is not evidence in the node's favour.
-# Wrong sums are left out for every node.
+# A rejection based on a node's record is not evidence against the node; otherwise a node once
+# accused would stay accused. An unchecked completion is not evidence in the node's favour. Wrong
+# sums are left out for every node.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHECKED)
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
@@ -50,14 +50,14 @@ _PUNCTUATION = ".,;:!?\"'()[]{}<>*`"
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Digest of a piece of a phrase that recurs in a node's work, and the phrase's beginning."""
+    """Digest of a chunk of a phrase that recurs in a node's work, plus the start of the phrase."""
 
     digest: bytes
     excerpt: bytes
 
 
 class Entry(NamedTuple):
-    """The part of one completion that is kept. A tuple is created in a third of a dataclass's time.
+    """The part of a completion that is kept. A tuple takes a third of a dataclass's time to create.
 
     Args:
         node: Name of the sender, bounded in length; None if there is no sender.
@@ -190,7 +190,7 @@ def name_bytes(name: str) -> bytes:
 
 
 def stored_names(shown: str) -> tuple[bytes, bytes]:
-    """Return the forms in which a node named by an operator may be stored, the likelier first:
+    """Return the forms in which a node named by an operator may be stored, the more likely first:
     reports show names in their stored form, while logs show them in full."""
     return shown.encode("utf-8", "surrogatepass"), name_bytes(shown)
 
@@ -202,11 +202,11 @@ def printable(data: bytes) -> str:
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:
-    """Return the names that sent the most: at least three names, and at least half of everything,
-    with all ties.
+    """Return the names that sent the most: at least three names that make up at least half of
+    everything, including all ties.
 
-    Neither a new name for each completion nor one name that sends without end can form a majority
-    of these names.
+    Neither a new name for each completion nor one name that sends endlessly can form a majority of
+    these names.
     """
     chosen: list[Name] = []
     half, together, least = sum(sent.values()) / 2, 0.0, 0.0
@@ -245,8 +245,8 @@ def _kinds(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
-    """Yield pieces of `PIECE` words of a completion's recurring phrases, so that longer and shorter
-    phrases match."""
+    """Yield chunks of `PIECE` words from a completion's recurring phrases, so that longer and
+    shorter phrases match."""
     found: dict[bytes, Phrase] = {}
     findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
     for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
@@ -269,7 +269,7 @@ def _has_exempt(verdict: Verdict) -> bool:
 def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
     """Return a completion's node, with digests of its prompt, its content, and its first copy.
 
-    The result is cached in the completion, since several memories ask about the same object: the
+    The result is cached in the completion, because several memories ask about the same object: the
     ledger, and each rule that counts.
     """
     try:

@@ -17,7 +17,7 @@ from grpo_guard.nodes.standing import Mark, State, updated
 
 WORK = "work"
 SLOTS = "slots"
-# A node that loses its connection leaves slots empty in good faith, so there is more tolerance than
+# A node that loses its connection leaves slots empty in good faith, so the tolerance is wider than
 # for rejections.
 SLOT_TOLERANCE = Tolerance(ratio=1.25, offset=0.05)
 _NOTHING = Evidence(0.0, 0, 0, rose=False)
@@ -64,13 +64,13 @@ class Judging:
         given = pardons(connection)
         if given != self._pardons:
             released = released_until(connection)
-            if self._fed is not None:  # otherwise the release came before this process
+            if self._fed is not None:  # otherwise the release predates this process
                 self._say(connection, [], list(dict(released.items() - self._released.items())))
             self._released = released
             self._fed, self._pardons = None, given  # rounds fed so far ignore the releases
         if closed <= judged and self._fed is not None:
             return
-        # If judging failed for long, nothing is left of earlier rounds.
+        # If judging has been failing for long, nothing is left of earlier rounds.
         judged = max(judged, closed - self._work.window)
         if self._fed is None or judged - self._fed > self._work.window:
             self._start(_salt(connection))
@@ -80,7 +80,7 @@ class Judging:
             self._slots.begin_at(first)
             self._fed = first - 1
         for clock in range(self._fed + 1, closed + 1):
-            # One at a time, since all together may be gigabytes.
+            # One at a time, because all of them together can take gigabytes.
             work, slots = closed_rounds(connection, clock - 1, clock)
             pardoned(connection, (work, slots))
             self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
@@ -118,7 +118,7 @@ class Judging:
     ) -> tuple[list[int], list[int]]:
         """Write the marks; return the nodes that became hard and those that are no longer hard."""
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
-        # work is skipped, since strangers can invent any number of names.
+        # work is skipped, because strangers can invent any number of names.
         columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for nodes in chunks([int(node) for node in evidence]):

@@ -1,4 +1,4 @@
-"""`EvidenceLedger`: a guard records each batch in it and asks it for the standing of nodes."""
+"""`EvidenceLedger`: where a guard records each batch and looks up the standing of nodes."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ Job: TypeAlias = Callable[[sqlite3.Connection], None]
 # oldest are dropped.
 MAX_WAITING = 256
 _MOST_NODES = 10_000_000
-# Seconds that loading a state may wait for the file, since the caller waits for the result.
+# Seconds that loading a state may wait for the file, because the caller waits for the result.
 _UNTIL_LOADED = 30.0
-# Errors that would recur at every later try.
+# Errors that would recur on every later attempt.
 _HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 # Connections of a parent process, kept alive: garbage collection would close them.
 _inherited: list[sqlite3.Connection] = []
 
 
 class EvidenceLedger:
-    """Evidence per node over rounds, in one SQLite file that several processes may share.
+    """Evidence per node over rounds, in one SQLite file that several processes can share.
 
     Errors never reach training. Batches that cannot be written wait in memory until the file can be
     written again. The log reports this once; meanwhile `degraded` gives the reason.
 
-    A node's name must be authenticated by whatever carries the completions: evidence against a
-    name that anybody can use is evidence against nobody.
+    A node's name must be authenticated by whatever carries the completions: evidence against a name
+    that anyone can use is evidence against nobody.
 
-    If ``announces`` is set, the log has a warning for each node that this process convicts, and for
-    each node that is released.
+    If ``announces`` is set, a warning is logged for each node convicted by this process and for
+    each node released.
 
     Args:
         path: Path of the database, created if missing; its folder must exist.
@@ -62,9 +62,10 @@ class EvidenceLedger:
         offset: Rate added to the tolerance of ``ratio``. 0.01 allows for ten verifiers with a
             false-rejection rate of 0.001 each.
         hostile: Maximum share of a node's peers that may be hostile, in [0, 0.5].
-        half_life: Number of rounds after which evidence that is not renewed counts half.
-        max_nodes: Maximum number of names kept; further names are counted together. If a name costs
-            its sender nothing, raise this no higher than the number of nodes.
+        half_life: Number of rounds after which evidence that is not renewed counts for half as
+            much.
+        max_nodes: Maximum number of names kept; any further names are counted together. If a
+            name costs its sender nothing, raise this no higher than the number of nodes.
 
     Raises:
         ValueError: an argument is out of range.
@@ -116,15 +117,15 @@ class EvidenceLedger:
     ) -> None:
         """Record one batch, as `Guard` does.
 
-        Abstentions, and rejections by the standing itself, are not evidence. Completions without a
-        node count towards none of the nodes.
+        Abstentions, and rejections based on the standing itself, are not evidence. Completions
+        without a node count towards none of the nodes.
 
         Args:
             batch: The completions.
             verdicts: One verdict per completion, in order.
-            round: Round of the batch. If None, it is the median claim of the nodes that sent the
-                most; if they claim none, batches are gathered until these nodes have 16 completions
-                each on average.
+            round: Round of the batch. If None, the median of the rounds claimed by the nodes that
+                sent the most; if they claim none, batches are gathered until these nodes have 16
+                completions each on average.
 
         Raises:
             ValueError: there is not one verdict per completion.
@@ -136,10 +137,10 @@ class EvidenceLedger:
     def record_slots(
         self, owed: Mapping[str, int], empty: Mapping[str, int], *, round: int | None = None
     ) -> None:
-        """Record the slots that were left empty in a round, once the round is complete.
+        """Record the slots left empty in a round, once the round is complete.
 
-        A node that withholds completions it dislikes also selects its work. The evidence has a
-        separate budget ``alpha`` and makes a node soft at most, since a lost connection looks the
+        A node that withholds completions it dislikes is also selecting its work. The evidence has a
+        separate budget ``alpha`` and makes a node soft at most, because a lost connection looks the
         same.
 
         Args:
@@ -174,7 +175,7 @@ class EvidenceLedger:
         return found[0] if found else None
 
     def standings(self) -> list[Standing]:
-        """Return everything known about every node, the worst first. Raises LedgerError like
+        """Return everything known about every node, worst first. Raises LedgerError like
         `state`."""
         return self._read(lambda c: report.standings(c, self.settings.half_life))
 

@@ -70,10 +70,10 @@ class NodeMemory(Memory):
 
     Args:
         alpha: Chance that an honest node is ever convicted; see the module docstring.
-        max_nodes: Maximum number of nodes followed: the first ones seen. Memory grows with the
+        max_nodes: Maximum number of nodes to follow: the first ones seen. Memory grows with the
             square of this number.
-        store: Where the evidence is kept for several processes and the next start; None to keep it
-            in this object only.
+        store: Where to keep the evidence for other processes and later starts; None to keep it in
+            this object only.
         name: Name of the evidence in the store.
 
     Raises:
@@ -111,8 +111,8 @@ class NodeMemory(Memory):
         self.change(stake)
 
     def convicted(self) -> dict[str, float]:
-        """Return the nodes whose work is longer than most other nodes', each with the e-value that
-        it reaches against every node of that majority."""
+        """Return the nodes whose work is longer than that of most other nodes, each with the
+        e-value that it reaches against every node in that majority."""
         threshold = log_threshold(self.alpha, self.max_nodes - 1)
         with self.fresh():
             against = defaultdict[str, list[float]](list)
@@ -171,6 +171,6 @@ class NodeMemory(Memory):
 
 
 def _weighted(starts: Any, *logs: Any) -> list[Any]:
-    """Convert a row saved by release 0.3 to the present form of `EProcess.row`."""
+    """Convert a row saved by release 0.3 to the current form of `EProcess.row`."""
     wealth = [number(log, _NOTHING, _MOST) - math.log(len(BETS)) for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]

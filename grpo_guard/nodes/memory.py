@@ -1,4 +1,4 @@
-"""Base class of all memories of nodes, which are locked, kept in a store or an object, and saved as
+"""Base class of all per-node memories, which are locked, kept in a store or an object, and saved as
 JSON."""
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Memory:
     store under another name and is never overwritten.
 
     Attributes:
-        lost: Number of changes that are in no file: they could not be written, were too many to
-            keep, and then another process wrote the file.
+        lost: Number of changes that never reached a file: they could not be written, were too many
+            to keep, and then another process wrote the file.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Memory:
     def held(self, again: Callable[[], object]) -> Iterator[None]:
         """Hold the memory for a change: it is up to date on entry and written on exit.
 
-        Meanwhile no other process can hold any memory of the file, so do nothing slow inside. If
+        Until then no other process can hold any memory in the file, so do nothing slow inside. If
         the file is locked for long (see `Patience`), or cannot be read or written, this process
         continues with the state that it has and logs that once; the change is written later, by
         ``again``, which repeats it on another state and must not raise.
@@ -123,7 +123,7 @@ class Memory:
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state with one that `state_dict` returned; raises ValueError for any other
+        """Replace the state with one returned by `state_dict`; raises ValueError for any other
         form."""
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)

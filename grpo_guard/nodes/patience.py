@@ -1,9 +1,9 @@
 """Limit how long batches wait for a file that another process has locked: only one of them waits.
 
 A process that hangs while it writes keeps SQLite's lock for as long as it lives. So everything in
-this process that writes to one file shares one `Patience`. After one wait in vain, all other
-writers continue at once with the state they have, and keep their changes until the lock is free.
-Reading needs no lock.
+this process that writes to one file shares one `Patience`. After one wait has timed out, all other
+writers continue immediately with the state they have, and keep their changes until the lock is
+free. Reading needs no lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("grpo_guard")
 WAIT: Final = 3.0
 """Seconds that a write waits for another process."""
 AGAIN: Final = 10.0
-"""Seconds without any waiting after a wait in vain; doubled each time, up to `MOST_AGAIN`."""
+"""Seconds without any waiting after a wait has timed out; doubled each time, up to `MOST_AGAIN`."""
 MOST_AGAIN: Final = 300.0
 
 
@@ -29,21 +29,20 @@ class Patience:
     """Decides how long this process waits for one file. Threads may share a `Patience`.
 
     Attributes:
-        waits: Number of waits in vain.
+        waits: Number of waits that timed out.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.waits = 0
         self._again = AGAIN
-        self._waits_from: float | None = None  # None unless the last write waited in vain
+        self._waits_from: float | None = None  # None unless the last wait timed out
         self._behind: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def seconds(self) -> float:
-        """Return how long the next write may wait, in seconds; 0 if a write has waited in vain
-        lately.
+        """Return how long the next write may wait, in seconds; 0 if a wait has timed out recently.
 
-        Even with 0 seconds a write is tried, which costs nothing.
+        Even with 0 seconds a write is attempted, which costs nothing.
         """
         if self._waits_from is None:
             return WAIT
@@ -76,7 +75,7 @@ class Patience:
             logger.warning("%s is written again", self.path)
 
     def behind(self, who: object, batches: int) -> None:
-        """Record how many batches of one ledger or memory wait to be written."""
+        """Record how many batches of one ledger or memory are waiting to be written."""
         if batches:
             self._behind[who] = batches
         else:
@@ -84,7 +83,7 @@ class Patience:
 
     @property
     def waiting(self) -> int:
-        """Number of batches that wait to be written, over all ledgers and memories of the file."""
+        """Number of batches waiting to be written, over all ledgers and memories of the file."""
         return sum(self._behind.values())
 
 
@@ -104,9 +103,9 @@ def locked(error: BaseException) -> bool:
 
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
-    """Return metrics of these files or, if None, of all files that this process has used:
-    ``guard/store_waits``, the number of waits in vain, and ``guard/store_waiting``, the number of
-    batches not written yet. Empty if both are 0."""
+    """Return metrics of these files or, if None, of all files used by this process:
+    ``guard/store_waits``, the number of waits that timed out, and ``guard/store_waiting``, the
+    number of batches not written yet. Empty if both are 0."""
     of = list(_of) if paths is None else {path.absolute() for path in paths}
     known = [_of[path] for path in of if path in _of]
     waits = sum(patience.waits for patience in known)

@@ -25,8 +25,8 @@ _UNTIL = "pardoned until, node "
 def release(path: Path, node: str) -> None:
     """Clear one node in a ledger that may be in use; running guards follow at their next batch.
 
-    If the node continues to be rejected as often, it is found hard again. If its model is honest
-    but weaker, raise ``offset``.
+    If the node keeps being rejected as often, it is found hard again. If its model is honest but
+    weaker, raise ``offset``.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be written, or does not know the node.
@@ -39,7 +39,7 @@ def release(path: Path, node: str) -> None:
 
 
 def pardons(connection: sqlite3.Connection) -> int:
-    """Return the number of releases so far; when it changes, everything is judged anew."""
+    """Return the number of releases so far; when it changes, everything is judged afresh."""
     return read_meta(connection, PARDONS)
 
 
@@ -57,7 +57,7 @@ def pardoned(
 
 
 def released_until(connection: sqlite3.Connection) -> dict[int, int]:
-    """Return the ids of released nodes, with the last round that does not count against each."""
+    """Return the ids of released nodes, with the last round that no longer counts against each."""
     query = "SELECT key, value FROM meta WHERE key LIKE ?"
     rows = connection.execute(query, (f"{_UNTIL}%",))
     return {int(key.removeprefix(_UNTIL)): clock for key, clock in rows}

@@ -39,7 +39,7 @@ class Standing:
             and last sent work.
         owed, empty: Number of slots that the node had to fill, and number it left empty.
         reasons: Kinds of findings the node was rejected for, with counts, most frequent first.
-        released: Whether an operator released the node and none of its work was judged since.
+        released: Whether an operator released the node and none of its work has been judged since.
     """
 
     node: str
@@ -67,7 +67,7 @@ class Standing:
 
     @property
     def others_rate(self) -> float | None:
-        """Share of all other nodes' judged completions that were rejected; None without any."""
+        """Share of other nodes' judged completions that were rejected; None if there are none."""
         return self.others_rejected / self.others_judged if self.others_judged else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class SybilHint:
-    """Nodes whose rejected work shares a recurring phrase. Only a hint: honest nodes may quote too.
+    """Nodes whose rejected work shares a recurring phrase. Only a hint: honest nodes quote too.
 
     ``excerpt`` is the beginning of the phrase in the work of one of the nodes; ``count`` is the
     number of completions with the phrase from the node that repeats it most.
@@ -97,8 +97,8 @@ class SybilHint:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Contents of a ledger for a reader: nodes, the worst first; phrases that several nodes share;
-    and notes."""
+    """Contents of a ledger for a reader: nodes, worst first; phrases shared by several nodes; and
+    notes."""
 
     rounds: int
     nodes: list[Standing]
@@ -159,7 +159,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
 def standings(
     connection: sqlite3.Connection, half_life: float, name: bytes | None = None
 ) -> list[Standing]:
-    """Return the standings of all nodes, or of one, the worst first. May raise sqlite3.Error."""
+    """Return the standings of all nodes, or of one, worst first. May raise sqlite3.Error."""
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
         "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
@@ -211,7 +211,7 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
 
 
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
-    """Return the phrases that two or more nodes share, the most widely shared first. May raise
+    """Return the phrases shared by two or more nodes, most widely shared first. May raise
     sqlite3.Error."""
     query = (
         "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "

@@ -1,12 +1,12 @@
 """Write batches to the ledger: one transaction each, idempotent and bounded.
 
-A batch is recorded as a whole or not at all, so a process may be killed at any time. A recorded
-completion is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries and
-several ranks of one trainer may pass on the same completions.
+Each batch is recorded in full or not at all, so the process can safely be killed at any time. A
+recorded completion is not counted again while its round is among the last `REMEMBERED_ROUNDS`:
+retries and several ranks of one trainer may pass on the same completions.
 
-A round is closed when the second round after it begins, so that ranks may be a round apart. Its
-answers are then added up per node and forgotten. Later work counts in the newest round: if it were
-dropped, a node that is late, or claims to be, would escape judgement.
+A round is closed when the second round after it begins, so ranks can be up to one round apart. Its
+answers are then totalled per node and discarded. Work that arrives later counts toward the newest
+round: if it were dropped, a node that is late, or claims to be, would escape judgement.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MAX_HELD = 3
 # fraction. Otherwise three rejections among hundreds of answers would be below the tolerance, and a
 # node could poison a whole group.
 MAX_JUDGED = 12
-# If rounds are not numbered, a round is full once there are at least FULL_NODES nodes that sent the
-# most, with at least FULL_EACH completions each on average. Otherwise, if a trainer passes on
+# If rounds are not numbered, a round is full once the nodes that sent the most are at least
+# FULL_NODES and average at least FULL_EACH completions each. Otherwise, if a trainer passes on
 # single completions, each would become a round with nothing to compare. A round with FULL_MOST
-# completions is full in any case; otherwise two nodes alone could fill it for ever.
+# completions is full in any case; otherwise two nodes alone could keep filling it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 _MOST = 2**62
 
@@ -206,7 +206,7 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
         for node, judged, rejected in connection.execute(query, (clock,)):
             if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
                 raise LedgerError(f"expected counts, got {rejected!r:.80} of {judged!r:.80}")
-            # The mean over drawing MAX_JUDGED answers by lot, so as fair (Jensen's inequality).
+            # The mean over drawing MAX_JUDGED answers at random: just as fair (Jensen).
             part = min(1.0, MAX_JUDGED / judged)
             held = min(rejected * part, MAX_HELD)
             for k, value in enumerate((judged * part, rejected * part, held)):
@@ -232,7 +232,7 @@ def _nodes(
     for some in chunks(asked):
         query = f"SELECT name, id FROM nodes WHERE name IN ({', '.join('?' * len(some))})"
         found |= dict(connection.execute(query, some).fetchall())
-    # Ids have no gaps, since names are never removed; counting would read every row.
+    # Ids have no gaps, because names are never removed; counting would read every row.
     (count,) = connection.execute("SELECT coalesce(max(id), 0) FROM nodes").fetchone()
     new = [name for name in asked if name not in found][: max(0, most - count)]
     for name in new:

@@ -3,10 +3,10 @@
 Prompts differ in difficulty, and models in what they find difficult, so nodes are compared within a
 prompt and never across prompts.
 
-**Draw.** For one prompt, draw one answer of each node. Let b_i be 1 if the answer of node i has the
-finding, and B the sum of b over node i and a set S of its peers. What follows does not depend on
-which answer is drawn, so it depends neither on how many answers a node sent nor on how similar they
-are.
+**Draw.** For one prompt, draw one answer from each node. Let b_i be 1 if the answer of node i has
+the finding, and B the sum of b over node i and a set S of its peers. What follows does not depend
+on which answer is drawn, so it depends neither on how many answers a node sent nor on how similar
+they are.
 
 **Null hypothesis** for node i. Given how difficult the prompt is, the b are independent, and the
 odds of b_i = 1 are at most ``odds`` times those of each honest peer. These odds include the node's
@@ -19,9 +19,10 @@ next. Given B, b_i is then a draw from Fisher's noncentral hypergeometric distri
 
     E = L^b_i / (1 + (L - 1) q(B))
 
-has a mean of at most 1 under the null, since E rises with b_i. So has its mean over all draws, and
-this mean is what is computed: nothing is drawn at random. The totals may be anything, so nothing is
-assumed about difficulty; a prompt on which no node or every node has the finding is no evidence.
+has a mean of at most 1 under the null, because E rises with b_i. So has its mean over all draws,
+and this mean is what is computed: nothing is drawn at random. The totals can be anything, so
+nothing is assumed about difficulty; a prompt on which no node or every node has the finding is no
+evidence.
 
 **Peers.** S must be honest, but which peers are honest is unknown. E falls as a peer has the
 finding more often. So if m nodes answered, E is smallest, over all sets of m // 2 peers, for the
@@ -44,7 +45,7 @@ import numpy as np
 FEWEST_NODES: Final = 3
 """Minimum number of nodes to compare: if only two nodes differ, it is unclear which is honest."""
 BET: Final = 8.0
-"""L of the module docstring. If 50 % of a node's answers and 5 % of its peers' have the finding,
+"""L from the module docstring. If 50 % of a node's answers and 5 % of its peers' have the finding,
 the growth per prompt is within a fifth of the growth for the best L, both with one answer per node
 and with eight."""
 

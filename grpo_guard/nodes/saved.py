@@ -1,7 +1,7 @@
-"""Read saved states of nodes from a checkpoint, or from a file that others may write to.
+"""Read saved per-node states from a checkpoint, or from a file that others may write to.
 
-The type and range of each value are checked, so that a broken state is one clear error at the start
-and not a wrong verdict in mid-run.
+The type and range of each value are checked, so that a broken state causes one clear error up front
+rather than a wrong verdict mid-run.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from grpo_guard.core.quoting import shown
 
 _MOST_COMPARED: Final = 2000
-_LONGEST: Final = 80  # number of characters of a name to compare, since strangers choose names
+_LONGEST: Final = 80  # number of characters of a name to compare: strangers choose names
 
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
@@ -84,7 +84,7 @@ def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:
 
 
 def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
-    """Build the error for a node that is not among these names, with the name probably meant."""
+    """Build the error for a node not among these names, suggesting the one probably meant."""
     known = [name.decode("utf-8", "backslashreplace") for name in islice(names, _MOST_COMPARED)]
     nearest = get_close_matches(node[:_LONGEST], [name[:_LONGEST] for name in known], n=1)
     hint = f"; did you mean {shown(nearest[0])}?" if nearest else ""
@@ -102,7 +102,7 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
 
     Raises:
         LedgerError: the file is not a ledger, has another version, or (if ``create``) can be
-            written by somebody else.
+            written by someone else.
         sqlite3.Error: the file cannot be opened or written now.
     """
     if not create and not path.is_file():
@@ -174,7 +174,7 @@ def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.C
 
 
 def _refuse_what_others_write(path: Path) -> None:
-    """Raise LedgerError if another user can write a ledger, or the files SQLite keeps next to it.
+    """Raise LedgerError if another user can write to a ledger or to SQLite's files next to it.
 
     Such a user could decide which nodes are excluded. Another user's link could make us write to a
     different file of ours.
@@ -215,7 +215,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
         return
     # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
     connection.execute("PRAGMA journal_mode = WAL")
-    # FULL would survive a power cut as well, at one flush of the disk per batch.
+    # FULL would survive a power cut as well, at the cost of one disk flush per batch.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")

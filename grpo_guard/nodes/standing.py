@@ -3,8 +3,8 @@
 Evidence is measured as a multiple of the threshold: the chance that any honest node of the swarm
 ever reaches 1 is at most alpha. At 1 a node is hard; at `SOFT` it is soft: watched, not punished. A
 level that new evidence does not renew halves every ``half_life`` rounds, and a hard node is
-released below `RELEASE`, so a node that was hacked once, or falsely accused, comes back. A node
-that continues is accused again at its next rejections, since the evidence is still there.
+released below `RELEASE`, so a node that was hacked once, or falsely accused, can return. A node
+that carries on is accused again at its next rejections, because the evidence is still there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`NodeStore`: the one place that keeps everything remembered about nodes."""
+"""`NodeStore`: the one place that holds everything remembered about nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = "nodes.sqlite"
 
 
 class NodeStore:
-    """Everything remembered about nodes, in one SQLite file that several processes may share.
+    """Everything remembered about nodes, in one SQLite file that several processes can share.
 
     The ledger's evidence and counts are rows, so processes add to the same counts. Every other
     memory is a single state: in one transaction, it is loaded before a batch, if another process
@@ -32,7 +32,7 @@ class NodeStore:
         max_nodes: Maximum number of names that the store's ledger keeps; see `EvidenceLedger`.
 
     Raises:
-        ValueError: ``folder`` is not a folder and cannot be created, or may not be written.
+        ValueError: ``folder`` is not a folder and cannot be created, or is not writable.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NodeStore:
 
     def ledger(self, **options: Any) -> EvidenceLedger:
         """Open the ledger in this store's file, with the options of `EvidenceLedger`. Raises
-        LedgerError if the file is something other than a ledger."""
+        LedgerError if the file is not a ledger."""
         return EvidenceLedger(self.path, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
@@ -64,8 +64,8 @@ class NodeStore:
 
 
 def book_name(name: str) -> str:
-    """Convert a verifier's name to the form of names in a store: lower-case letters, digits and
-    ``_``."""
+    """Convert a verifier's name to the form used for names in a store: lower-case letters, digits
+    and ``_``."""
     return re.sub("[^a-z0-9_]", "_", name.lower()).lstrip("_")[:32] or "rule"
 
 
@@ -75,7 +75,7 @@ def in_folder(path: Path) -> Path:
 
 
 def require_folder(folder: Path) -> None:
-    """Raise ValueError unless a store can be in this folder, which need not exist yet."""
+    """Raise ValueError unless a store can be kept in this folder, which need not exist yet."""
     hint = unexpanded(folder)
     if hint and not folder.is_dir():
         raise ValueError(f"state: expected a folder's path, got {str(folder)!r}{hint}")
@@ -115,5 +115,5 @@ def _temporary() -> Path:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of the process that made it
+    if os.getpid() == owner:  # and not in a fork of the process that made it
         shutil.rmtree(folder, ignore_errors=True)

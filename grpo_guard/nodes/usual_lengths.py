@@ -1,10 +1,10 @@
-"""How long a node's work usually is relative to its groups, measured on answers without reward.
+"""How long a node's work usually is relative to its groups, measured on unrewarded answers.
 
-If models differ, an honest model may write long answers. Answers that earned a reward cannot tell
-its style from padding, since an attacker pads exactly these; answers that earned nothing can. A
-model that thinks at length also writes at length when it is wrong. To look the same, an attacker
-would have to send long work for nothing, which takes a place in a group and teaches the swarm to
-avoid such work.
+Models differ, and an honest model may write long answers. Rewarded answers cannot tell its style
+from padding, because these are exactly what an attacker pads; unrewarded answers can. A model that
+thinks at length also writes at length when it is wrong. To look the same, an attacker would have to
+send long work for nothing, which takes up a place in a group and teaches the swarm to avoid such
+work.
 
 If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
 unrewarded ones are, then the node chooses its length for the reward. `NodeMemory` tests that:
@@ -29,11 +29,11 @@ MAX_NODES: Final = 4096
 # Limit on log ratios, about twenty times the group's length: one answer of a model that loops must
 # not excuse padding.
 _MOST: Final = 3.0
-# Number of completions that a node is judged by, since policies change as they are trained.
+# Number of completions that a node is judged by, because policies change as they are trained.
 _REMEMBERED: Final = 256.0
 # Rounding error of sums that were added up in a different order.
 _SLACK: Final = 1e-9 * _REMEMBERED
-# Number of completions after which half of a usual length is trusted.
+# Number of completions after which a usual length is trusted by half.
 _HALF: Final = 2
 _FEWEST_FOR_SPREAD: Final = 4
 # A log ratio that is ignored: honest models differ by a twentieth.
@@ -57,12 +57,12 @@ class Usual:
     @property
     def excess(self) -> float:
         """Log ratio by which the node's work is usually longer than its groups', reduced while
-        there are few data."""
+        there is little data."""
         return max(self.total, 0.0) / (self.count + _HALF)
 
     @property
     def most(self) -> float:
-        """Upper estimate of the usual log ratio, in the node's favour, since a few answers may
+        """Upper estimate of the usual log ratio, in the node's favour, because a few answers can
         mislead."""
         if self.count == 0:
             return 0.0
@@ -146,8 +146,8 @@ class UsualLengths(Memory):
         return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all records with those that `state_dict` returned; raises ValueError for any
-        other form."""
+        """Replace all records with those returned by `state_dict`; raises ValueError for any other
+        form."""
         with reading("UsualLengths"):
             paid = state["paid"]
         super().load_state_dict(state)

@@ -12,7 +12,7 @@ from grpo_guard.server.replies import RequestError
 
 def check_access(headers: Mapping[str, str], token: str | None) -> None:
     """Refuse requests from web pages with a RequestError 403, and requests without the token with a
-    401. The token follows ``Bearer`` or is the password of ``Basic``: trainers have no option for
+    401. The token follows ``Bearer`` or is the ``Basic`` password: trainers have no option to set
     headers, and many clients accept ``http://any:TOKEN@host``."""
     # Browsers let any page post to 127.0.0.1, and name the page in Origin. A page that the
     # operator happens to visit must not feed the ledger.
@@ -26,7 +26,7 @@ def check_access(headers: Mapping[str, str], token: str | None) -> None:
         given = _password(given)
     elif scheme.lower() != "bearer":
         given = b""
-    # In constant time: how long a refusal takes must not tell how much of a guess was right.
+    # In constant time: how long a refusal takes must not reveal how much of a guess was right.
     if not hmac.compare_digest(given, token.encode("utf-8")):
         raise RequestError(401, "expected Authorization: Bearer TOKEN")
 

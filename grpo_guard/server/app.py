@@ -1,4 +1,4 @@
-"""The web application: its paths, and what each of them asks the guard."""
+"""The web application: its paths, and what each one asks the guard."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def create_app(
         "/metrics": ("GET", desk.metrics),
     } | _described()
     # No middleware wraps these routes: each layer costs a request as much as a quick verifier does.
-    # No redirects either: they would carry the Host header that a stranger sent.
+    # No redirects either: they would echo the Host header sent by a stranger.
     return Router(
         [Route(path, _Endpoint(*how)) for path, how in routes.items()],
         redirect_slashes=False,

@@ -23,17 +23,17 @@ FILE_BYTES = 16 * 1024 * 1024
 FILES = 8
 """Number of older files kept, so that there are at most `FILES` + 1 files of `FILE_BYTES`."""
 SHOWN = 200
-"""Number of characters of a completion that a line holds, next to the digest of the whole text."""
+"""Number of characters of a completion kept in a line, alongside the digest of the whole text."""
 
 
 class Audit:
-    """Logs rejections. Safe to share between threads; each process has a file of its own.
+    """Logs rejections. Safe to share between threads; each process has its own file.
 
     A line has ``time`` (seconds since 1970), ``request`` (the reply's ``X-Request-Id``), ``index``,
     ``node``, ``round``, ``cause``, ``verifier``, ``p_value``, ``findings`` (kind and message), the
     ``sha256`` of the text in UTF-8 (lone surrogates as they are), its length in ``characters``, and
-    its ``beginning``. All of it is ASCII, so that nothing a node writes reaches a terminal or
-    begins a line. If the log cannot be written, verdicts are unaffected, and the server's own log
+    its ``beginning``. All of it is ASCII, so that nothing a node writes can reach a terminal or
+    start a line. If the log cannot be written, verdicts are unaffected, and the server's own log
     reports it once.
 
     Args:
@@ -69,7 +69,7 @@ class Audit:
         verdicts: Sequence[Verdict],
         first: int = 0,
     ) -> None:
-        """Write a line for each rejected completion of a request, if a client still waits;
+        """Write a line for each rejected completion of a request, if a client is still waiting;
         ``first`` is the index of the first completion within the request."""
         if not awaited():
             return
@@ -91,9 +91,9 @@ class Audit:
 
 
 def own_name(folder: Path) -> str:
-    """Return the name of a file in ``folder`` that no other process writes until this process ends;
-    raises OSError if nothing can be written there. The name has the lowest free number: with names
-    that no later process reuses, such as process ids, each start would leave files behind."""
+    """Return the name of a file in ``folder`` that no other process writes to until this process
+    ends; raises OSError if nothing can be written there. The name has the lowest free number: with
+    names that no later process reuses, such as process ids, each start would leave files behind."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl

@@ -1,11 +1,12 @@
 """Scoring batches: which requests are judged together, how many at once, and how long they wait.
 
-At low load a request is judged at once. While a batch is being judged, new requests are collected
-for the next batch. The requests of a batch share the cost of a call, but nothing that affects a
-verdict (`supervise.supervised_each`): each request is admitted, recorded and settled separately.
+At low load a request is judged immediately. While a batch is being judged, new requests are
+collected for the next batch. The requests of a batch share the cost of a call, but nothing that
+affects a verdict (`supervise.supervised_each`): each request is admitted, recorded and settled
+separately.
 
 A thread cannot be killed. Its place is therefore freed when its work is done, not when its client
-is answered: otherwise requests that time out would pile up threads.
+is answered: otherwise threads would pile up as requests time out.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ Reading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 TELLING_SECONDS = 10.0
 """Extra seconds after the deadline while the ledger records an answer: a ledger that other
-processes write to may take five seconds, and the client should get the answer that the ledger
-has."""
+processes write to can take five seconds, and the client should get the answer that was recorded."""
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Job(Generic[T]):
 
     Args:
         admit: Function that runs before the verifier; returns None if the verifier is not needed.
-        settle: Function that makes the answer from what was admitted and the verdicts on it.
+        settle: Function that builds the answer from what was admitted and the verdicts on it.
         shares_calls: Whether the job may share a batch with other jobs.
         completions, bytes: Size of the request.
     """
@@ -76,7 +76,7 @@ class Job(Generic[T]):
                 self.given_up.set()
 
     def wanted(self, given_up: threading.Event) -> bool:
-        """Whether a client still waits. If so, the ledger records the answer, whatever follows."""
+        """Whether a client is still waiting. If so, the ledger will record the answer."""
         with self.lock:
             self.recording |= not given_up.is_set()
             return not given_up.is_set()
@@ -87,9 +87,9 @@ class Batches:
 
     Args:
         verifier: The verifier that judges the completions.
-        limits: How many batches run at once, how many jobs wait, and how large a batch may be.
-        pace: The turns of large work, shared with incoming bodies; None if no body is large.
-        reading: Function that makes the context in which the verifier runs; see `Guard.reading`.
+        limits: How many batches run at once, how many jobs wait, and how large a batch can be.
+        pace: Scheduler of large work, shared with incoming bodies; None if no body is large.
+        reading: Function that creates the context in which the verifier runs; see `Guard.reading`.
     """
 
     def __init__(
@@ -110,16 +110,15 @@ class Batches:
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
     async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
-        """Wait for the job's answer, until ``deadline`` on the loop's clock; the loop stays free
-        meanwhile.
+        """Wait for the job's answer without blocking, until ``deadline`` on the loop's clock.
 
         A ``patient`` job, which is part of a request already let in, may join a full queue.
 
         Raises:
-            RequestError: 429 if too many jobs wait; 503 if the job was not begun in time, or no
-                thread could be started for it.
-            TimeoutError: the job was begun, but is not done. Its thread goes on and keeps its
-                place.
+            RequestError: 429 if too many jobs are waiting; 503 if the job was not started in time,
+                or no thread could be started for it.
+            TimeoutError: the job was started but has not finished. Its thread carries on and keeps
+                its place.
             ClientDisconnect: the client left while the job waited.
             Exception: whatever the job's work raises.
         """
@@ -142,11 +141,11 @@ class Batches:
                 self._queue(job).remove(job)
 
     def require_room(self, large: bool) -> None:
-        """Raise RequestError 429 if the queue is full; large work has a second limit of its own."""
+        """Raise RequestError 429 if the queue is full; large work also has a limit of its own."""
         most = self._limits.waiting
         full = not self._free and len(self._waiting) >= most
         # Large work may wait while places are free, so it is counted separately: it must not cause
-        # refusals of small work.
+        # small work to be refused.
         if full or (large and len(self._large.waiting) >= most):
             raise RequestError(429, "too many requests are waiting", retry=True)
 
@@ -165,7 +164,7 @@ class Batches:
         if not _drop_gone(self._waiting):
             return None
         if self._waiting[0].shares_calls and self._joined is not None:
-            # Only one joined batch at a time, since two would compete for the processor; but no
+            # Only one joined batch at a time, because two would compete for the processor; but no
             # job waits longer than `Limits.batch_wait` for a slow batch.
             rest = self._joined_at + self._limits.batch_wait - clock.time()
             if rest > 0:
@@ -281,7 +280,7 @@ _Outcome = tuple[Job[Any], threading.Event, Any, Exception | None]
 
 
 class _Batch:
-    """Jobs that are judged together, from the loop to a thread and back."""
+    """Jobs that are judged together, handed from the loop to a thread and back."""
 
     def __init__(self, jobs: list[Job[Any]]) -> None:
         self.jobs = jobs
@@ -294,8 +293,8 @@ class _Batch:
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
         """Call ``begin`` in ``rest`` seconds, unless this batch is done before then."""
-        # A loop that counts whole milliseconds fires a little early. Then set the timer once more,
-        # since nothing else would call ``begin``.
+        # A loop that counts whole milliseconds fires slightly early. In that case set the timer
+        # again, because nothing else would call ``begin``.
         if self._waking is None or self._waking.when() <= loop.time() + 0.001:
             self._waking = loop.call_later(max(rest, 0.001), begin)
 
@@ -306,10 +305,10 @@ class _Batch:
                 timer.cancel()
 
     def deliver(self) -> None:
-        """Deliver the settled answers to the jobs that still wait."""
+        """Deliver the settled answers to the jobs that are still waiting."""
         while self.outcomes:
             job, given_up, result, error = self.outcomes.popleft()
-            if job.answer.done() or given_up is not job.given_up:  # answered, or judged apart
+            if job.answer.done() or given_up is not job.given_up:  # answered, or judged separately
                 if error is not None:
                     logger.error("work that had timed out failed", exc_info=error)
             elif error is not None:
@@ -340,7 +339,7 @@ class _Batch:
 
 
 class _Attempt:
-    """One job's steps, run in a context that knows whether its client still waits."""
+    """One job's steps, run in a context that knows whether its client is still waiting."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job, self.given_up = job, job.given_up

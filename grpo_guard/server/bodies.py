@@ -1,8 +1,8 @@
 """Parse a request's body into completions and queries.
 
-The whole body is checked before anything is verified. One malformed completion refuses the whole
-request, and the refusal names it: nothing is lost or reordered, and no client pays for half an
-answer.
+The whole body is checked before anything is verified. A single malformed completion gets the whole
+request refused, and the refusal names it: nothing is lost or reordered, and no client pays for half
+an answer.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
 
 
 def stream_in(body: bytes, limits: Limits) -> list[Completion]:
-    """Like `completions_in`, for a request whose answer is a stream, which may hold `TIMES` times
-    as many completions."""
+    """Like `completions_in`, for a request answered as a stream, which can hold `TIMES` times as
+    many completions."""
     return completions_in(body, replace(limits, completions=TIMES * limits.completions))
 
 
@@ -65,7 +65,7 @@ def queries_in(body: bytes, limits: Limits) -> Queries:
             raise RequestError(
                 422, f"{name}: expected {len(queries)}, one per query, got {len(given[name])}"
             )
-    # Labels may be anything that the trainer's data set has in that column, even lists and objects.
+    # Labels can be anything that the trainer's data set has in that column, even lists and objects.
     for name in ("query", "prompts"):
         for i, value in enumerate(given[name]):
             if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Connections: how long they may be idle, and what happens to a client that stops sending."""
+"""Connections: how long they can stay idle, and what happens to a client that stops sending."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Seconds for a request's head to arrive, and for a reply to be fetched.
 PATIENCE = 20.0
-# Bytes that are read at once from one connection. The lines of a head, and one-byte chunks, are all
+# Bytes to read from one connection in one go. The lines of a head, and one-byte chunks, are all
 # parsed before any other task runs.
 HEAD_BYTES = 4 * 1024
 BODY_BYTES = 64 * 1024
-# A body that trickles in is passed on in pieces of this many bytes: thousands of senders may
-# trickle, and each piece wakes a task.
+# A body that trickles in is passed on in chunks of this many bytes: thousands of senders may
+# trickle, and each chunk wakes a task.
 DROPS = 4 * 1024
 # Bytes of a stream that the kernel may buffer before the client has read them. By default the
 # kernel buffers megabytes, so that all completions would be judged even for a client that reads
@@ -26,15 +26,15 @@ DROPS = 4 * 1024
 STREAM_BYTES = 64 * 1024
 CONNECTION = "connection"
 """The key of the `Connection` in a request's state."""
-# Seconds after the client's last byte at which we probe whether it still listens.
+# Seconds after the client's last byte at which we probe whether it is still listening.
 PROBES = (0.0, 0.1, 1.0)
 
 
 class Connection(H11Protocol):
     """An HTTP/1.1 connection of uvicorn that is closed when the client takes too long.
 
-    A client that has sent its request may close its side and still listen. A client that has gone
-    looks the same until something is sent, so the server sends ``100 Continue``, which clients
+    A client that has sent its request may close its side and still be listening. A client that has
+    gone looks the same until something is sent, so the server sends ``100 Continue``, which clients
     skip.
     """
 
@@ -109,8 +109,8 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(going_on))
 
     def _due(self) -> int:
-        """Return how many bytes of a body of declared length have not arrived. Reads a private
-        attribute; if a release of h11 renames it, bodies are read in smaller pieces."""
+        """Return how many bytes of a body of declared length have yet to arrive. Reads a private
+        attribute; if a release of h11 renames it, bodies are read in smaller chunks."""
         return getattr(self.conn._reader, "_remaining", 0)
 
     def _read_at_once(self, most: int) -> None:

@@ -1,8 +1,8 @@
 """The server's OpenAPI description, and a page that shows it.
 
 The page is plain HTML without scripts. The usual viewers load their scripts from another host. That
-host could then run code at an address that may query the guard, and a cluster without a network
-could not reach that host.
+host could then run code at an address that is allowed to query the guard, and a cluster without a
+network could not reach that host.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Desk:
         # One body at a time: parsing takes several times the body's memory, and it holds the
         # interpreter, so that everything else waits.
         self._parser = asyncio.Lock()
-        # For large bodies, which take longest and rest in between, so that others need not wait.
+        # For large bodies, which take longest and pause in between, so that others need not wait.
         self._large_parser = asyncio.Lock()
         self._readers = Readers(limits)
         self._metrics = metrics
@@ -193,8 +193,8 @@ class Desk:
             logger.info("%s: the client left before its answer", request.url.path)
             return Response(status_code=400)  # to nobody
         except Exception as error:
-            # An error of the reward function, or a defect here. The reply names the class alone:
-            # the message may reveal the server's files to a stranger.
+            # An error in the reward function, or a bug here. The reply names only the class: the
+            # message may reveal the server's files to a stranger.
             logger.error("%s failed", request.url.path, exc_info=error)
             return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
@@ -238,12 +238,12 @@ class Desk:
 
     async def _discard(self, request: Request) -> None:
         """Read some of a refused body and discard it: most clients send the whole body before they
-        read the reply, and would otherwise see a broken connection. No turn is held meanwhile, and
+        read the reply, and would otherwise see a broken connection. No turn is held for this, and
         small requests go first."""
         left = DISCARD_TIMES * self._limits.body_bytes
         paid = left if is_large(request) else 0
         client = client_of(request)
-        # RuntimeError: the body was read already.
+        # RuntimeError: the body has already been read.
         with suppress(TimeoutError, ClientDisconnect, RuntimeError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 chunks = request.stream()
@@ -257,8 +257,8 @@ class Desk:
 
 
 def _timed(seconds: list[float], work: Callable[..., T], *given: Any) -> T:
-    """Return what ``work`` returns, and append to ``seconds`` the processor seconds that the work
-    took in this thread."""
+    """Return what ``work`` returns, and append to ``seconds`` the CPU seconds that the work took in
+    this thread."""
     began = time.thread_time()
     try:
         return work(*given)

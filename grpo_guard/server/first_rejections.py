@@ -1,4 +1,4 @@
-"""Log the first rejection of each node by each verifier, since nobody reads single verdicts."""
+"""Log each node's first rejection by each verifier, because nobody reads individual verdicts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ logger = logging.getLogger("grpo_guard")
 MOST: Final = 10_000
 """Maximum number of warnings per process. A flood of invented names must not fill the log."""
 _REASON: Final = 240
-"""Maximum number of characters of a reason."""
+"""Maximum number of characters in a reason."""
 
 
 class FirstRejections:
-    """Warns once for each node and verifier, with the reason. Safe for several threads.
+    """Warns once for each node and verifier, with the reason. Safe to share between threads.
 
     Completions without a node's name share one warning per verifier. Nodes that the ledger has
     convicted are left out, because the ledger logs convictions itself.
@@ -33,7 +33,7 @@ class FirstRejections:
         self._lock = threading.Lock()
 
     def note(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Log what is new in the verdicts of one request, if a client still waits for them."""
+        """Log what is new in the verdicts of one request, if a client is still waiting for them."""
         if not awaited():
             return
         for completion, verdict in zip(batch, verdicts, strict=True):
@@ -57,7 +57,7 @@ class FirstRejections:
 
 
 def _rejecting(verdict: Verdict) -> Iterator[Verdict]:
-    """The innermost rejecting members of a verdict, or the verdict itself if it has none."""
+    """Yield the innermost rejecting members of a verdict, or the verdict itself if it has none."""
     if not verdict.rejected:
         return
     members = [member for member in verdict.members if member.rejected]

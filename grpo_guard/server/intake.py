@@ -3,7 +3,7 @@
 A slow sender holds nothing that others need: a body takes no turn until all of it has arrived, it
 must keep up a minimum rate, and all bodies together share a fixed number of bytes. When this room
 runs out, the slowest senders are asked to retry, and clients that are slow to fetch a stream are
-cut off; if bodies at work already fill the room, the senders wait.
+cut off; if bodies already being processed fill the room, the senders wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sender:
         self.fetches_since = started
 
     def rate(self, now: float) -> float:
-        if self.fetches:  # dropped before clients that still send, the largest body first
+        if self.fetches:  # dropped before clients still sending, the largest body first
             return -self.held
         return self.held / ((self.waits or now) - self.started + 0.1)
 
@@ -147,7 +147,7 @@ class Intake:
         sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
 
     async def _waits(self, sender: Sender, deadline: float, what: Awaitable[None]) -> None:
-        """Await something that the sender cannot hasten, without counting the time against it."""
+        """Await something that the sender cannot speed up, without counting the time against it."""
         now = asyncio.get_running_loop().time
         sender.waits = now()
         sender.clock.reschedule(deadline)
@@ -194,7 +194,7 @@ class Intake:
         if self._whole + size > self._room:
             return
         now = asyncio.get_running_loop().time()
-        # Free a little more than is needed, since each search looks at all senders.
+        # Free slightly more than is needed, because each search looks at all senders.
         enough = self._room - self._room // 8 - size
         for sender in sorted(self._coming, key=lambda sender: sender.rate(now)):
             if self._held <= enough:

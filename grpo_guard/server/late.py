@@ -1,8 +1,8 @@
-"""Work that no client waits for any more: its verdicts neither reach the ledger nor fill a place.
+"""Work no client is waiting for any more: its verdicts neither reach the ledger nor fill a place.
 
-A thread cannot be stopped. After its client has got an abstention for each completion, or has left,
-the work goes on, and its verdicts would count against nodes although no client got them. The client
-asks again, and the verdicts that it gets then are the ones that count.
+A thread cannot be stopped. Once its client has received an abstention for each completion, or has
+left, the work goes on, and its verdicts would count against nodes although no client received them.
+The client asks again, and the verdicts that it gets then are the ones that count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _wanted: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: T
 
 
 class UntilLate:
-    """A ledger that records only verdicts that a client still waits for."""
+    """A ledger that records only verdicts that a client is still waiting for."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -40,13 +40,13 @@ class UntilLate:
 
 
 def given_up() -> threading.Event | None:
-    """Return the event that is set once no client waits for this thread's work; None outside a
+    """Return the event that is set once no client is waiting for this thread's work; None outside a
     request."""
     return _given_up.get()
 
 
 def awaited() -> bool:
-    """Whether a client still waits for the work of this thread."""
+    """Whether a client is still waiting for the work of this thread."""
     event = _given_up.get()
     return event is None or not event.is_set()
 

@@ -1,7 +1,7 @@
 """The server's metrics, in Prometheus's text format (version 0.0.4).
 
-Written by hand: the format takes a few lines, while a library would be one more dependency of each
-server. No label holds text from a client or a completion, so neither can add rows.
+Written by hand: the format takes a few lines, while a library would be one more dependency for
+every server. No label holds text from a client or a completion, so neither can add rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TypeAlias
 from grpo_guard.core.files import write_whole
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Upper bounds of the buckets of the histogram of answering times, in seconds.
+# Upper bounds of the response-time histogram's buckets, in seconds.
 SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 WRITTEN_EVERY = 0.5
 """Seconds after which a worker's counts reach the other workers."""
 
 Counts: TypeAlias = "Counter[tuple[str, ...]]"
-"""Keyed by what is counted, the path, and the status, outcome or bucket of the histogram."""
+"""Keyed by what is counted, the path, and the status, outcome or histogram bucket."""
 
 
 class Metrics:
@@ -39,7 +39,7 @@ class Metrics:
         self._folder = folder
         self._writing = False
         self.store_metrics: Callable[[], dict[str, float]] = dict
-        """Function that returns the guard's `Guard.store_metrics`; the app sets it."""
+        """Function that returns the guard's `Guard.store_metrics`; set by the app."""
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class Metrics:
             self._counts["completions", path, outcome] += count
 
     def write(self) -> None:
-        """Write the counts for the other workers; a full disk costs counts and nothing else."""
+        """Write the counts for the other workers; a full disk costs only counts."""
         self._writing = False
         if self._folder is not None:
             self._take_store()

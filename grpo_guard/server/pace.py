@@ -1,9 +1,10 @@
-"""Decides when work on large requests may go on, so that small requests find the processor free.
+"""Decides when work on large requests can proceed, so that small ones are not starved of CPU time.
 
-Threads share one interpreter, and bodies are read by the loop that answers everybody. So while
-small requests come, each piece of large work (reading a megabyte of a body, parsing a body, judging
-a batch) is followed by a rest in proportion to the time it took. Turns rotate among the clients: a
-client that sends forty requests at once delays its own requests, not those of others.
+Threads share one interpreter, and request bodies are read on the event loop that serves every
+client. While small requests are arriving, each piece of large work (reading a megabyte of a body,
+parsing a body, judging a batch) is therefore followed by a pause proportional to the time it took.
+Turns rotate among the clients: a client that sends forty requests at once delays its own requests,
+not those of others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from grpo_guard.server.limits import Limits
 
 REST = 1.5
-"""Seconds of rest per second of work, so that most small requests find the processor free."""
+"""Seconds of rest per second of work, so that most small requests find the processor idle."""
 LATELY = 2.0
 """Seconds after a small request during which large work makes way for the next small request."""
 LONGEST_REST = 5.0
@@ -25,21 +26,21 @@ LONGEST_REST = 5.0
 PIECE = 1024 * 1024
 """Bytes of a body that are read in one turn."""
 BYTE_SECONDS = 6e-9
-"""Seconds that the loop takes to read a byte: 11 ms for 1.9 MiB on the machine of docs/serve.md."""
+"""Seconds that the loop takes to read a byte: 11 ms for 1.9 MiB on the machine in docs/serve.md."""
 SOON = 0.002
 """Minimum number of seconds between two turns, during which other tasks of the loop can run."""
 BUSY = 0.5
-"""Share of one processor that this process may use before more large work at once gains nothing."""
+"""CPU use of this process (1 = one processor) above which more large work gains nothing."""
 GIVE_WAY = 0.25
 """Maximum number of seconds that a body's next turn waits for a batch to be judged first."""
 
 
 class Pace:
-    """Turns of large work, for the tasks of one event loop."""
+    """Schedules the large work of one event loop."""
 
     def __init__(self) -> None:
         self.judging: Callable[[], bool] = lambda: False
-        """Tells whether large work waits to be judged; such work takes turns with bodies."""
+        """Whether large work is waiting to be judged; such work takes turns with bodies."""
         self._small_at = self._rests_until = float("-inf")
         self._judged_last = True
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
@@ -50,18 +51,18 @@ class Pace:
         self._small_at = now
 
     def rest(self, now: float) -> float:
-        """Return the number of seconds until large work may go on; 0 if it may go on now."""
+        """Return the number of seconds until large work can proceed; 0 if it can proceed now."""
         return max(0.0, self._rests_until - now) if now - self._small_at < LATELY else 0.0
 
     def worked(self, seconds: float, now: float, *, judged: bool = False) -> None:
-        """Record the processor seconds that a large piece of work took; ``judged`` tells whether
-        the work was judging a batch of completions."""
+        """Record the CPU seconds that a large piece of work took; ``judged`` tells whether the work
+        was to judge a batch of completions."""
         until = max(self._rests_until, now) + REST * seconds
         self._rests_until = min(until, now + LONGEST_REST)
         self._judged_last |= judged
 
     async def turn(self, client: str, size: int = 0) -> None:
-        """Wait until a client's large work may go on, and record that ``size`` bytes are read."""
+        """Wait until a client's large work can proceed, and record that ``size`` bytes are read."""
         loop = asyncio.get_running_loop()
         if self._waiting or self.rest(loop.time()):
             granted: asyncio.Future[None] = loop.create_future()
@@ -72,7 +73,7 @@ class Pace:
         self.worked(size * BYTE_SECONDS, loop.time())
 
     def _grant(self) -> None:
-        """Let the next client have a turn if it is time, and look again while any client waits."""
+        """Give the next client its turn if it is time; check again while any client waits."""
         self._looks_again = None
         loop = asyncio.get_running_loop()
         rest = self.rest(loop.time())
@@ -86,30 +87,30 @@ class Pace:
             self._looks_again = loop.call_later(max(rest, SOON), self._grant)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """Take the first future that still waits, of the client whose turn it is; that client then
+        """Take the first future still waiting for the client whose turn it is; that client then
         moves to the end of the queue."""
         while self._waiting:
             client, own = next(iter(self._waiting.items()))
             del self._waiting[client]
             while own and (first := own.popleft()):
-                if not first.done():  # its request has not ended meanwhile
+                if not first.done():  # its request is still in progress
                     if own:
                         self._waiting[client] = own
                     return first
         return None
 
     def _gives_way(self, now: float) -> bool:
-        """Whether a batch should be judged before work on the next body goes on."""
+        """Whether a batch should be judged before work on the next body proceeds."""
         lately = now - self._small_at < LATELY and now < self._rests_until + GIVE_WAY
         return lately and not self._judged_last and self.judging()
 
 
 class Lane:
-    """Work that waits to be judged alone: parts of streams, and large requests.
+    """Work waiting to be judged on its own: parts of streams, and large requests.
 
     Threads share one interpreter: two large batches at once take as long as one after the other,
     and leave a small request a third of the processor instead of half. A verifier that waits for
-    another server needs no processor, though, and several of its batches should be under way.
+    another server uses no CPU time, though, and several of its batches should be in progress.
 
     Large batches leave a quarter of the places to others; another large batch begins after
     `Limits.batch_wait` at the earliest.
@@ -126,14 +127,14 @@ class Lane:
 
     @property
     def at_work(self) -> int:
-        """Number of large batches at work."""
+        """Number of large batches in progress."""
         return len(self._begun)
 
     def delay(self, now: float, asked: float, others: bool) -> float:
         """Return the number of seconds until the caller should ask again whether the first in line,
-        which has waited since ``asked``, may begin; 0 if it may begin now. ``others`` tells whether
-        small requests wait or are at work: they come first, but cannot hold large ones up for
-        longer than `Limits.batch_wait`."""
+        which has waited since ``asked``, can begin; 0 if it can begin now. ``others`` tells whether
+        small requests are waiting or in progress: they come first, but cannot hold up large ones
+        for longer than `Limits.batch_wait`."""
         if self.at_work >= self._most:
             return self._patience
         until = asked + self._patience if others else now

@@ -35,7 +35,7 @@ class Readers:
 
     @contextmanager
     def coming(self, client: str) -> Iterator[None]:
-        """Count a request for a stream while its body comes in.
+        """Count a request for a stream while its body arrives.
 
         A client (an address) whose streams are all open, or on their way, is refused with a
         RequestError 429 before any of its body is read: otherwise it could send megabytes for each
@@ -59,8 +59,8 @@ class Readers:
     @contextmanager
     def place(self, sender: Sender, client: str) -> Iterator[None]:
         """Hold a place for the sender of a request while its stream is open. Raises RequestError
-        429 if its client, or all clients together, have as many streams as allowed, and read them
-        all."""
+        429 if its client, or all clients together, have as many streams as allowed, and are reading
+        them all."""
         own = [other for other, whose in self._open.items() if whose == client]
         if len(own) >= self._limits.client_streams and not self._close_one(own):
             raise RequestError(429, "too many streams of this client are open", retry=True)

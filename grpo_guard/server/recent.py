@@ -1,4 +1,4 @@
-"""Answers that may have been lost on their way, kept for clients that ask again.
+"""Answers that may have been lost in transit, kept for clients that ask again.
 
 If a client repeated a request because the answer was lost, the request would be judged twice and
 count twice in the memory of nodes; with an identity, its envelopes would be used up. A client that
@@ -32,9 +32,9 @@ class Recent:
         self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[ReplyBody, bool]]]
     ) -> ReplyBody:
         """Return the answer that this request (path and body) got under the client's key, or is
-        about to get; otherwise the answer of ``ask``, which is kept only if the ledger recorded it.
-        Raises RequestError 429 if another request already waits for this answer, and whatever
-        ``ask`` raises."""
+        about to get; otherwise the answer from ``ask``, which is kept only if the ledger recorded
+        it. Raises RequestError 429 if another request is already waiting for this answer, and
+        whatever ``ask`` raises."""
         head = f"{key}\n{path}\n".encode("utf-8", "surrogatepass")
         # In a thread: hashing megabytes here would block everything else.
         large = len(body) > PARSED_AT_ONCE

@@ -16,7 +16,7 @@ class RequestError(Exception):
 
     Args:
         status: HTTP status of the reply.
-        message: One sentence, which reveals nothing of the server's own state.
+        message: One sentence, which reveals nothing about the server's own state.
         place: Further fields of the reply, e.g. which completion the error concerns.
         retry: Whether the same request may succeed later.
     """

@@ -38,7 +38,7 @@ NOTE_ON_LABELS = (
 
 
 class Rewards:
-    """A reward function behind the guard, answering in the form of OpenRLHF's reward servers.
+    """A reward function behind the guard, answering in the format of OpenRLHF's reward servers.
 
     Args:
         guard: The guard, whose policy is adapted to what the protocol can express; see
@@ -70,11 +70,11 @@ class Rewards:
             references=guard.references,
             log=guard.log,
         )
-        # Names that are logged; the names that the operator's function logs are known once it has
+        # Names that are logged; those logged by the operator's function are known once it has
         # answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = {name: LowestRewards() for name in LISTS}
-        # The operator's own function takes its time, and each call of it takes a thread.
+        # The operator's own function can take its time, and each call to it takes up a thread.
         self._shares_calls = guard.verifier.shares_calls and reward is None
         reward = _accepted if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
@@ -136,7 +136,7 @@ class Rewards:
         if not self._takes_labels:
             return given.labels or [None] * len(given)
         if given.labels is None:
-            # Empty labels instead would pay everybody if the function tests ``label in answer``.
+            # Empty labels instead would reward everyone if the function tests ``label in answer``.
             raise RequestError(
                 422, "labels: expected a list, one per query, got nothing", {"field": "labels"}
             )
@@ -150,11 +150,11 @@ class Rewards:
         return given.labels
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """Build an answer for completions that were not judged: each earns the lowest of the latest
-        rewards, and at most 0.
+        """Build an answer for completions that were not judged: each earns the lowest of the most
+        recent rewards, and at most 0.
 
         Raises:
-            RequestError: 503 if the reward function has not yet shown which names it logs, since
+            RequestError: 503 if the reward function has not yet shown which names it logs, because
                 OpenRLHF ends the run if two samples log different names. OpenRLHF then asks again.
         """
         if self._logged is None and count:
@@ -172,11 +172,11 @@ def _reply_body(answer: dict[str, Any]) -> ReplyBody:
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
-    """Return the nearest policy that a reward per query can carry out, and notes on what changed.
+    """Return the closest policy that one reward per query can express, plus notes on what changed.
 
     The protocol has one number for each query and no groups: it can neither leave a completion out
     of its group's baseline, nor stop the run, nor compare lengths. A completion that would have
-    been left out earns nothing, so that no failure becomes a reward.
+    been left out earns nothing, so that no failure turns into a reward.
     """
     if policy.watches:
         asked = policy.rules("on_abstain")[0]
@@ -196,7 +196,7 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
 
 
 def load_reward(spec: str) -> Any:
-    """Load the object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names, which runs that file.
+    """Load the object named by ``FILE.py:NAME`` or ``pkg.module:NAME``, which runs that file.
     Raises ValueError if the file or module cannot be loaded, or does not define the name."""
     where, _, name = spec.rpartition(":")
     if not where or not name:

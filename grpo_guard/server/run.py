@@ -12,11 +12,11 @@ from starlette.types import ASGIApp
 
 from grpo_guard.server.connection import Connection
 
-# Seconds that requests under way have to finish; service managers wait 30 and then kill.
+# Seconds that requests in progress have to finish; service managers wait 30 and then kill.
 GRACE = 25
-# Each waiting request holds a connection, and a process may often open only 1,024 files.
+# Each waiting request holds a connection, and a process can often open only 1,024 files.
 OPEN_FILES = 131_072
-# A small request goes from thread to thread, and at each step it waits this long while another
+# A small request passes from thread to thread, and at each step it waits this long while another
 # thread works on a large one. Python's default of 5 ms would make it ten times slower.
 SWITCH_SECONDS = 0.0005
 # Maximum size of a request's head in bytes: all clients wait while its lines are parsed.
@@ -24,7 +24,7 @@ HEAD_BYTES = 16 * 1024
 
 
 def listen(app: ASGIApp, host: str, port: int) -> bool:
-    """Serve until SIGTERM or SIGINT, then finish requests under way. Returns False if the server
+    """Serve until SIGTERM or SIGINT, then finish requests in progress. Returns False if the server
     could not listen."""
     prepare()
     server = server_of(app, host, port)
@@ -78,7 +78,7 @@ def prepare() -> None:
 
 
 def _allow_connections() -> None:
-    """Allow as many connections as the operator's hard limit lets a process have."""
+    """Allow as many connections as the operator's hard limit permits for a process."""
     try:
         import resource
     except ImportError:  # Windows has no limit of this kind

@@ -25,7 +25,7 @@ from grpo_guard.server.run import prepare
 TOKEN: Final = "GRPO_GUARD_TOKEN"
 _SETTINGS: Final = "GRPO_GUARD_SERVE"
 REFUSED: Final = "refused"
-"""Name of the file, in the folder of counts, that says why no worker could start."""
+"""Name of the file, in the counts folder, that says why no worker could start."""
 _NOT_STARTED: Final = 3
 """The exit status after which uvicorn does not replace a worker."""
 
@@ -42,7 +42,7 @@ class Settings:
         config: Path of the guard file.
         reward: Reward function, as ``FILE.py:NAME`` or ``pkg.module:NAME``; None for no function.
         limits: Fields of `Limits`.
-        audit: Folder of the log of rejections, or None for no log.
+        audit: Folder for the log of rejections, or None for no log.
         counts: Folder in which several workers add up their counts; None if one process serves.
     """
 

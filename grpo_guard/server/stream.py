@@ -16,18 +16,18 @@ from grpo_guard.server.replies import ReplyBody
 
 NDJSON = "application/x-ndjson"
 TIMES = 16
-"""A request whose answer is a stream may have this many times as many completions."""
+"""A request answered as a stream can have this many times as many completions."""
 PART = 256
 """Number of completions judged together, unless one group has more, as in ``grpo-guard verify``."""
 PART_CHARACTERS = 64 * 1024
-"""Number of characters of text from which a part is full: small requests share the processor with a
+"""Number of characters of text at which a part is full: small requests share the processor with a
 part until it is done."""
 _NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
     """Yield batches of about ``most`` completions or `PART_CHARACTERS`, in order. Consecutive
-    answers to one prompt stay together, since verifiers compare them, and so do the segments of a
+    answers to one prompt stay together, because verifiers compare them, and so do the segments of a
     rollout, which are judged as one."""
     part: list[Completion] = []
     last: tuple[int | None, str] | None = None
@@ -67,8 +67,8 @@ async def send_lines(
         completions: All completions of the request.
         judge: Function that takes a part and the index of its first completion, and returns the
             answer as lines.
-        limits: The server's limits: a client that fetches more slowly than a body must come in is
-            cut off.
+        limits: The server's limits: a client that fetches more slowly than a body is required to
+            arrive is cut off.
         fetching: Function that opens the context of one fetch; see `Intake.fetching`.
 
     Raises:

@@ -23,12 +23,12 @@ logger = logging.getLogger("grpo_guard")
 
 
 class Verdicts:
-    """Answers lists of completions. The guard's ledger records only verdicts that a client waits
-    for; ``late`` is the message of an abstention on completions that take too long."""
+    """Answers lists of completions. The guard's ledger records only verdicts that a client is
+    waiting for; ``late`` is the message for abstentions on completions that take too long."""
 
     def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:
         if isinstance(guard.ledger, EvidenceLedger):
-            guard.ledger.announces = True  # on a server, nobody reads single verdicts
+            guard.ledger.announces = True  # on a server, nobody reads individual verdicts
         self._guard = copy.copy(guard)
         self._guard.ledger = until_late(guard.ledger)
         self._late, self._audit, self._first = late, audit, FirstRejections()
@@ -40,7 +40,7 @@ class Verdicts:
         part's first completion."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
-        # An environment takes its own time, and requests of other clients should not wait for it.
+        # An environment can take its time, and other clients' requests should not wait for it.
         shares_calls = guard.verifier.shares_calls and guard.environment is None
         # For a stream, ``size`` is a proportional share, but a part may hold nearly all the bytes.
         size = max(size, sum(len(completion.text) for completion in asked))

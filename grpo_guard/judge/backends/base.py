@@ -17,7 +17,7 @@ class Request:
     """One question to the model, answered greedily (temperature 0).
 
     Args:
-        messages: The system message, then the user's.
+        messages: The system message, followed by the user message.
         max_tokens: Maximum length of the answer, in tokens.
         top_logprobs: Number of candidates to return for the first token; 0 for none.
         json_schema: JSON schema of the answer; None for free text.
@@ -38,10 +38,10 @@ class Reply:
         first_token: Candidates for the first token, as (text, natural log-probability); None if
             they were not requested or the backend cannot give them. Their probabilities may sum to
             less than 1.
-        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or a reason of the server's
-            own.
+        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or a reason specific to the
+            server.
         refusal: Whether the model or its provider declined to answer.
-        tokens_in, tokens_out: Number of tokens, as counted by the backend; 0 if it does not say.
+        tokens_in, tokens_out: Number of tokens, as counted by the backend; 0 if not reported.
     """
 
     text: str
@@ -62,8 +62,8 @@ class Backend(ABC):
     Attributes:
         model: Name of the model, for reports and the cache.
         revision: Version of the model, for the cache; "" if unknown.
-        batch_size: Maximum number of requests in one call of `ask`.
-        concurrency: Maximum number of calls of `ask` that may run at once.
+        batch_size: Maximum number of requests per call to `ask`.
+        concurrency: Maximum number of concurrent calls to `ask`.
     """
 
     model: str
@@ -75,8 +75,8 @@ class Backend(ABC):
     def identity(self) -> str:
         """The text that identifies this model in the cache.
 
-        For a folder of weights it includes the files' sizes and times: a model that was trained
-        further is a different model.
+        For a folder of weights it includes the files' sizes and times: a model that has been
+        trained further counts as a different model.
         """
         return repr((type(self).__qualname__, self.model, self.revision, _files(self.model)))
 
@@ -89,24 +89,24 @@ class Backend(ABC):
             timeout: Seconds after which an answer is no longer of any use.
 
         Raises:
-            BackendError: there is no answer, for a reason other than the completion's content.
+            BackendError: there is no answer, for a reason unrelated to the completion's content.
         """
 
     async def check(self) -> None:  # noqa: B027 (a backend may have nothing to check)
-        """Check that the model can be asked at all, without judging anything.
+        """Check that the model can be queried at all, without judging anything.
 
         Raises:
-            JudgeSetupError: the model cannot be asked; the message states the remedy.
+            JudgeSetupError: the model cannot be queried; the message states the remedy.
         """
 
     def unready(self) -> str | None:
-        """Say what the model needs and lacks, such as a key, with the remedy; None if nothing is
+        """Say what the model still needs, such as a key, and how to provide it; None if nothing is
         known to be missing. Makes no request."""
         return None
 
     def unreached(self) -> str | None:
         """Say why the model's server cannot be reached at present, with the remedy; None if it can
-        be reached, or may only be busy. Waits for at most two seconds after the server's name is
+        be reached or may just be busy. Waits at most two seconds once the server's name has been
         resolved."""
         return None
 

@@ -53,6 +53,6 @@ def _class_of(kind: str) -> Any:
     try:
         if ":" not in kind:
             return resolve_name(BACKENDS[choose(BACKENDS, kind)])
-        return load_class(VERIFIERS, kind, Backend)  # by the rules for imported verifiers
+        return load_class(VERIFIERS, kind, Backend)  # under the rules for imported verifiers
     except UnknownNameError as error:
         raise ValueError(f"backend.type: {error}") from None

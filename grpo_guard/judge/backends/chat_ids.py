@@ -1,8 +1,8 @@
 """Encode a conversation into token ids, so that no message can contain a special token.
 
-A chat template puts contents and special tokens into one string. If that string were tokenised, a
-completion with ``<|im_end|>`` would end its own message and could continue as the system. Here the
-template is filled with placeholders, and the contents are tokenised separately.
+A chat template joins message contents and special tokens into one string. If that string were
+tokenised, a completion with ``<|im_end|>`` would end its own message and could go on as the system.
+Instead, the template is filled with placeholders here, and the contents are tokenised separately.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChatEncoder:
         return [int(token) for token in encoded["input_ids"]]
 
     def _pieces(self, roles: tuple[str, ...]) -> list[str | int]:
-        """The pieces of the template's own text, with the indices of the messages between them."""
+        """The template's own text in pieces, with the indices of the messages in between."""
         if roles not in self._templates:
             holders = [{"role": r, "content": _HOLDER.format(i)} for i, r in enumerate(roles)]
             parts = _HOLDERS.split(self._filled(holders))
@@ -94,12 +94,12 @@ class ChatEncoder:
 
 
 def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Put the system message in front of the first user message."""
+    """Prepend the system message to the first user message."""
     system, first, *others = messages
     content = f"{system['content']}\n\n{first['content']}"
     return [{"role": first["role"], "content": content}, *others]
 
 
 def plain_prompt(messages: Sequence[ChatMessage]) -> str:
-    """The prompt for a model without a chat template: the contents, and a cue for the answer."""
+    """The prompt for a model without a chat template: the contents, then a cue for the answer."""
     return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"

@@ -1,7 +1,7 @@
 """Any server that speaks OpenAI's chat protocol: the hosted API, vLLM, SGLang, llama.cpp.
 
-The client's own retries are off: three of them inside three of ours would make nine requests. The
-client does not follow redirects either, which would show the question to another host, or return an
+The client's own retries are disabled: three of them inside three of ours would make nine requests.
+Nor does the client follow redirects, which could reveal the question to another host or return an
 answer from a host that never saw it. Replies are read uncompressed and up to a size limit.
 """
 
@@ -53,17 +53,17 @@ class OpenAIBackend(Backend):
 
     Args:
         model: Name of the model on the server.
-        base_url: Address of the API, with ``/v1``; if None, ``$OPENAI_BASE_URL``, or else the
-            hosted API.
-        api_key: The key; if None, it is read from the environment variable ``api_key_env``. A local
-            server needs no key. White space around the key is stripped.
-        api_key_env: Environment variable with the key, so that no file has to contain the key.
+        base_url: Address of the API, including ``/v1``; if None, ``$OPENAI_BASE_URL`` or, failing
+            that, the hosted API.
+        api_key: API key; if None, it is read from the environment variable ``api_key_env``. A local
+            server needs no key. Surrounding white space is stripped.
+        api_key_env: Environment variable that holds the key, so that no file has to contain it.
         timeout: Time limit for one request, in seconds; the judge's own limits apply as well.
         concurrency: Maximum number of requests in flight.
         revision: Version of the model, for the cache.
-        token_parameter: Name of the parameter that limits an answer's length:
+        token_parameter: Name of the parameter that limits the answer's length:
             ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
-        extra_body: More fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
+        extra_body: Extra fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
 
     Raises:
         ValueError: an argument is out of range; the message contains neither key nor address.
@@ -102,7 +102,7 @@ class OpenAIBackend(Backend):
 
     @property
     def identity(self) -> str:
-        # Two servers may use the same name for different models; extra fields may change answers.
+        # Two servers can use the same name for different models; extra fields can change answers.
         return repr((super().identity, self.base_url, sorted(self.extra_body.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
@@ -143,14 +143,14 @@ class OpenAIBackend(Backend):
 
     def unreached(self) -> str | None:
         if self.base_url is None or getproxies():
-            return None  # it is the hosted API, or a proxy has to reach the server
+            return None  # the hosted API, or a server reached through a proxy
         parts = urlsplit(self.base_url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         try:
             socket.create_connection((str(parts.hostname), port), timeout=_CONNECT_SECONDS).close()
         except (ConnectionRefusedError, socket.gaierror, UnicodeError) as error:
             return self._not_reached(getattr(error, "strerror", None) or error)
-        except OSError:  # such as a time-out: the server may only be busy
+        except OSError:  # such as a time-out: the server may just be busy
             return None
         return None
 
@@ -165,11 +165,11 @@ class OpenAIBackend(Backend):
 
     async def check(self) -> None:
         client = self._connected()
-        # Before the client is used, whose own error for a name that cannot be resolved is unclear.
+        # Before using the client, whose own error for an unresolvable name is unclear.
         if problem := await asyncio.to_thread(self.unreached):
             raise JudgeSetupError(problem)
         try:
-            # In addition to the client's time-out, which restarts with each byte that arrives.
+            # In addition to the client's time-out, which restarts with every byte received.
             async with asyncio.timeout(self.timeout):
                 models = await client.models.list(timeout=self.timeout)
             served = {model.id for model in models.data}
@@ -178,12 +178,12 @@ class OpenAIBackend(Backend):
             if isinstance(failure, Reply):
                 return
             if isinstance(failure, JudgeSetupError) and failure.status in (404, 405):
-                return  # a server without a list of models; the first request will show
+                return  # the server lists no models; the first request will tell
             if failure.cause is Cause.PROVIDER and failure.status is None:
                 raise JudgeSetupError(self._not_reached(failure)) from None
             if isinstance(failure, JudgeSetupError):
                 raise failure from None
-            return  # the server responds, if only with an error, which retries may overcome
+            return  # the server responds, albeit with an error that retries may overcome
         if served and self.model not in served:
             known = ", ".join(
                 one_line(self._hide(str(name)[:200]), 80) for name in sorted(served)[:5]
@@ -242,7 +242,7 @@ class OpenAIBackend(Backend):
 
     @property
     def _key_name(self) -> str:
-        """The variable's name for messages; hidden if a user put the key itself in its place."""
+        """The variable's name for use in messages; hidden if a user put the key itself there."""
         return hidden(self._api_key_env, secrets_in(self._api_key_env))
 
     def _failure(self, error: Exception) -> BackendError | Reply:
@@ -255,7 +255,7 @@ class OpenAIBackend(Backend):
     def _secrets(self) -> set[str]:
         keys = [self._api_key, os.environ.get(self._api_key_env)]
         if self._client is not None:
-            keys.append(self._client[1].api_key)  # in use even if the environment changed
+            keys.append(self._client[1].api_key)  # still in use even if the environment has changed
         held = {"keys": keys, "base_url": self.base_url, "extra_body": self.extra_body}
         return secrets_in(held)
 
@@ -267,12 +267,12 @@ class OpenAIBackend(Backend):
 
 
 def usable_key(key: str) -> str:
-    """Strip and check a key. Keys from files often end in a line break, which a client refuses
+    """Strip and check a key. Keys read from files often end in a line break, which clients reject
     with a message that quotes the whole key.
 
     Raises:
-        ValueError: the key is not a string, or has characters that no header can hold; the message
-            does not contain the key.
+        ValueError: the key is not a string, or contains characters that are invalid in a header;
+            the message does not contain the key.
     """
     if not isinstance(key, str):
         raise ValueError(f"api_key: expected text, got {type(key).__name__}")
@@ -306,11 +306,11 @@ def _address(base_url: str | None) -> str | None:
 
 
 async def _bounded(response: Any) -> None:
-    """Limit the size of a reply. Called when its headers have arrived, before its body is read.
+    """Limit the size of a reply. Called once its headers have arrived, before its body is read.
 
     Raises:
-        BackendError: the reply is compressed although that was not requested: a few kB can hold
-            gigabytes.
+        BackendError: the reply is compressed although that was not requested: a few kB can expand
+            to gigabytes.
     """
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise BackendError("the reply is compressed, which was not asked for", retry=False)

@@ -1,4 +1,4 @@
-"""Convert answers and errors of OpenAI's chat protocol into replies and causes of failure."""
+"""Convert answers and errors from OpenAI's chat protocol into replies and failure causes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOO_LONG = (
 _LONGEST_WAIT = 3600.0
 # A larger token count for one answer is not credible.
 _MOST_TOKENS = 10**9
-# Maximum number of characters of an external message to look at.
+# Maximum number of characters to examine in an external message.
 _LONGEST_MESSAGE = 5000
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
@@ -50,7 +50,7 @@ def reply_of(answer: Any) -> Reply:
         raise BackendError("the provider's answer holds no choices")
     choice = choices[0]
     if not isinstance(choice.message.content, str | None):
-        # The judged completion can cause a text of the wrong form, but not a missing text.
+        # The judged completion can cause malformed text, but not missing text.
         raise BackendError("the provider's answer holds no text")
     usage = getattr(answer, "usage", None)
     return Reply(
@@ -81,8 +81,8 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
 
 
 def _count(usage: Any, name: str) -> int:
-    """Return a token count, or 0 if the server gives none or an impossible one: one absurd number
-    would make the costs of every later answer overflow."""
+    """Return a token count, or 0 if the server gives none or an impossible one: a single absurd
+    number would make the costs of all later answers overflow."""
     value = getattr(usage, name, None)
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
@@ -104,7 +104,7 @@ def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> B
     if isinstance(error, openai.APIConnectionError):
         reason = error.__cause__ or error
         if type(reason).__name__ == "LocalProtocolError":
-            # The fault is in our input, and the message quotes it: a key, an address.
+            # The fault lies in our own input, which the message quotes: a key, an address.
             return JudgeSetupError(
                 f"{where}: the request cannot be sent; look for line breaks and other odd "
                 "characters in key, base_url and the variables OPENAI_..."
@@ -152,9 +152,10 @@ def _of_status(error: Any, text: str, where: str) -> BackendError | Reply:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Parse the seconds to wait from a Retry-After header in either form; None if there is none.
+    """Parse the number of seconds to wait from either form of the Retry-After header; None if it is
+    absent or unreadable.
 
-    Negative and absurd values are clipped, since a deadline applies anyway.
+    Negative and absurd values are clipped, because a deadline applies anyway.
     """
     value = headers.get("retry-after", "").strip()
     try:
@@ -165,7 +166,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return None
         try:
             seconds = email.utils.mktime_tz(moment) - time.time()
-        except (ValueError, OverflowError):  # a year that no calendar has
+        except (ValueError, OverflowError):  # a year outside the calendar
             return None
     if math.isnan(seconds):
         return None

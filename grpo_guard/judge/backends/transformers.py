@@ -1,7 +1,7 @@
 """A judge in this process: any causal language model that transformers can load.
 
-Its probabilities are exact: one forward pass covers the whole vocabulary, so that no spelling of
-yes or no is missed. One call runs at a time.
+Its probabilities are exact: one forward pass covers the whole vocabulary, so no spelling of yes or
+no is missed. Calls run one at a time.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ class TransformersBackend(Backend):
     """Asks a local model, on the CPU or a GPU.
 
     With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward pass, and its reply lists
-    every token of the vocabulary that reads yes or no, in addition to the likeliest ones. Other
-    requests are answered by greedy generation.
+    every token of the vocabulary that reads yes or no, plus the most likely tokens. Other requests
+    are answered by greedy generation.
 
     A completion's text never becomes a special token: message contents are encoded separately from
     the chat template. A model without a chat template gets the system message, a blank line, the
     user message and, on a separate line, ``Answer:``.
 
-    A prompt beyond ``max_prompt_tokens`` gets a reply without text whose ``finish_reason`` is
-    ``"overlong"``: its author is responsible for its length, which must not cost the other requests
-    of the batch their answers.
+    A prompt longer than ``max_prompt_tokens`` gets an empty reply whose ``finish_reason`` is
+    ``"overlong"``: the author is responsible for the length, which must not cost the other requests
+    in the batch their answers.
 
     Args:
         model: Folder or hub id of the model.
         device: A torch device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
         batch_size: Number of prompts per forward pass.
-        dtype: Name of a torch dtype, or ``"auto"`` for the one in which the weights were saved.
-            Default: float32 on the CPU, ``"auto"`` elsewhere.
-        max_prompt_tokens: Maximum length of a prompt; None for the model's window minus the answer.
-        revision: Revision of a hub id; use a commit hash, or the owner can change the weights.
-        local_files_only: Whether to never contact the hub.
+        dtype: Name of a torch dtype, or ``"auto"`` for the dtype the weights were saved in.
+            Defaults to float32 on the CPU and ``"auto"`` elsewhere.
+        max_prompt_tokens: Maximum length of a prompt; None for the model's context window minus the
+            answer.
+        revision: Revision of a hub id; use a commit hash, otherwise the owner can change the
+            weights.
+        local_files_only: If True, never contact the hub.
 
     Raises:
         ValueError: an argument is out of range.
@@ -92,8 +94,8 @@ class TransformersBackend(Backend):
         self._lock = threading.Lock()
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """See `Backend.ask`. A running forward pass cannot be stopped: after the time-out it goes
-        on in its thread, and the next call waits for it."""
+        """See `Backend.ask`. A running forward pass cannot be stopped: after the time-out it
+        continues in its thread, and the next call waits for it."""
         call = asyncio.to_thread(self._ask, tuple(requests))
         try:
             return await asyncio.wait_for(call, timeout)

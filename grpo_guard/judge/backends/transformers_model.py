@@ -18,8 +18,8 @@ from grpo_guard.logprob.scorers.forward import left_padded
 
 OVERLONG = "overlong"
 _ANSWERS = ("yes", "no")
-# Prompts of one forward pass may differ in length by this factor plus this many tokens: one long
-# completion would otherwise make its whole batch as long, and as slow, as itself.
+# Prompts in the same forward pass can differ in length by this factor plus this many tokens.
+# Otherwise one long completion would make its whole batch as long, and as slow, as itself.
 _SPREAD = (1.5, 64)
 
 
@@ -80,7 +80,7 @@ class LoadedModel:
         return left_padded(prompts, 0 if pad is None else int(pad), self._model.device)
 
     def _first_token_reply(self, logprobs: Tensor, request: Request, length: int) -> Reply:
-        """The likeliest tokens plus every token that reads yes or no, without duplicates."""
+        """The most likely tokens plus every token that reads yes or no, without duplicates."""
         top = logprobs.topk(min(request.top_logprobs, len(logprobs))).indices.tolist()
         tokens = dict.fromkeys([*top, *(i for i in self._answers if i < len(logprobs))])
         candidates = [(self._text([token]), float(logprobs[token])) for token in tokens]

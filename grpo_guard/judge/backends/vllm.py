@@ -1,7 +1,7 @@
-"""vLLM's offline engine in this process: a whole batch of questions at once.
+"""vLLM's offline engine in this process: a whole batch of questions in one go.
 
-For a machine that has the GPU to itself. If the trainer's own vLLM runs as a server, ask it through
-the ``openai`` backend instead.
+Use this if the judge has the GPU to itself. If the trainer's own vLLM runs as a server, query that
+server through the ``openai`` backend instead.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class VLLMBackend(Backend):
         model: Path or hub id of a model with a chat template.
         batch_size: Maximum number of requests passed to the engine at once; the engine schedules
             them itself.
-        revision: Revision of the model; use a commit hash, or the owner can change the weights.
-        engine: More arguments for ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
+        revision: Revision of the model; use a commit hash, otherwise the owner can change the
+            weights.
+        engine: Extra arguments for ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
     """
 
     concurrency = 1  # there is one engine; a second call would wait for it anyway
@@ -58,8 +59,8 @@ class VLLMBackend(Backend):
         return repr((super().identity, sorted(self.engine.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        # A running batch continues to its end whatever the timeout: the engine cannot be stopped
-        # from outside, and the next batch waits for the lock.
+        # A batch runs to completion regardless of the timeout: the engine cannot be stopped from
+        # outside, and the next batch waits for the lock.
         return await asyncio.to_thread(self._ask, requests)
 
     async def check(self) -> None:
@@ -86,7 +87,7 @@ class VLLMBackend(Backend):
                 self._encoder = ChatEncoder(llm.get_tokenizer())
             prompts = [self._encoder.encode(request.messages) for request in requests]
             # The engine refuses a whole batch if one prompt is too long, so overlong prompts are
-            # left out: one author must not spoil everybody's verdict.
+            # left out: one author must not cost everyone else their verdicts.
             fits = [
                 len(ids) + request.max_tokens <= longest
                 for ids, request in zip(prompts, requests, strict=True)

@@ -2,8 +2,8 @@
 
 `JudgeVerifier("shipped")` uses this judge, and so does a `JudgeVerifier` without a backend. The
 judge needs no key, no server and no download, answers on a CPU, and its error rates are measured
-(``docs/shipped-judge.md``). It knows only that task, and rejects solutions to other problems or in
-other wording.
+(``docs/shipped-judge.md``). It knows only that task, and rejects solutions that are worded
+differently or solve other problems.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SHIPPED: Final = "shipped"
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
 SETTINGS: Final = FOLDER / "judge.json"
-# Honest solutions of the task have at most about 400 characters. A longer text would be cut to head
-# and tail, and make prompts much longer than those in training.
+# Honest solutions to the task have at most about 400 characters. Longer text would be cut to head
+# and tail, and would make prompts much longer than in training.
 MOST_CHARACTERS: Final = 1000
 
 
 def shipped_settings() -> dict[str, Any]:
     """Return the judge's backend, rubric, threshold and window, as arguments of `JudgeVerifier`.
 
-    The threshold was chosen on honest completions that were not in training.
+    The threshold was chosen on honest completions not used in training.
     """
     from grpo_guard.judge.backends.transformers import TransformersBackend
 

@@ -1,17 +1,17 @@
 """The bytes that a node signs with each completion: one byte sequence per meaning.
 
 Two different messages never have the same bytes. The signed bytes begin with a domain of their own,
-so that no signature made for another purpose fits. The SHA-256 digest of the contents follows: no
-two contents with the same digest are known, and Ed25519 would have to read a long completion three
-times. The contents are all fields in a fixed order, each with a tag for its kind and, if its length
-varies, with its length in front, so that no field can be taken for the start of the next. Numbers
-have fixed width, and log-probs are raw IEEE 754 float64: nothing is rounded to decimals, and 0.0
-and -0.0 differ. Text is not normalised, so the signed text is, character by character, the judged
-text.
+so that no signature made for another purpose is valid here. The SHA-256 digest of the contents
+follows: no two contents with the same digest are known, and Ed25519 would have to read a long
+completion three times. The contents are all fields in a fixed order, each preceded by a tag for its
+kind and, if its length varies, by its length, so that no field can be mistaken for the start of the
+next. Numbers have fixed width, and log-probs are raw IEEE 754 float64: nothing is rounded to
+decimals, and 0.0 and -0.0 differ. Text is not normalised, so the signed text matches the judged
+text character by character.
 
-Everything that a verifier reads is signed. Data that the exchange adds is not: `Completion.group`,
+Everything that a verifier reads is signed. Data added by the exchange is not: `Completion.group`,
 `Completion.rollout`, and ``metadata``, where only the envelope is kept. If a reference or a finish
-reason were not signed, an attacker could change it in another node's work and have that node's work
+reason were not signed, an attacker could change it in another node's work and get that node's work
 rejected.
 """
 
@@ -124,7 +124,7 @@ def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
 
     Args:
         completion: The completion, with ``round`` and ``slot`` set, and with every field as the
-            receiver will get it: any change on the way breaks the signature. ``node`` is the
+            receiver will see it: any change in transit breaks the signature. ``node`` is the
             signer's name for itself; if None, its public key is used.
         key: The signer's key.
         run: Name of the training run.
@@ -198,7 +198,7 @@ def prompt_bytes(prompt: Any) -> bytes:
     """Encode a prompt injectively, except that a list and a tuple of the same parts are equal.
 
     Args:
-        prompt: The prompt as `Completion` holds it, so its depth and size are bounded.
+        prompt: The prompt as held by `Completion`, so its depth and size are bounded.
 
     Raises:
         EnvelopeError: a part is not text, a number, bytes, null, a list or a mapping.
@@ -223,7 +223,7 @@ def _write(part: Any, into: list[bytes]) -> None:
         into.append(_counted(b"b", part))
     elif isinstance(part, Mapping):
         into.append(b"{" + len(part).to_bytes(8, "big"))
-        for key, value in part.items():  # in order, since templates may show them in order
+        for key, value in part.items():  # order matters: templates may show it
             _write(key, into)
             _write(value, into)
     elif isinstance(part, list | tuple):

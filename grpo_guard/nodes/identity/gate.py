@@ -1,4 +1,4 @@
-"""`Identity`: finds out who sent each completion, before any verifier looks at it.
+"""`Identity`: establishes who sent each completion, before any verifier looks at it.
 
 .. code-block:: python
 
@@ -6,9 +6,9 @@
     batch, given = identity.admit(received, round=12)
     review = guard.review(batch, given)
 
-A `Guard` with an ``identity`` does this by itself, in every adapter. An admitted completion has its
-signer's public key as its node. A refused completion has no node, so it counts against nobody: the
-name on it may belong to a node that the sender wanted to harm.
+A `Guard` with an ``identity`` does this automatically, in every adapter. An admitted completion has
+its signer's public key as its node. A refused completion has no node, so it counts against nobody:
+the name on it may belong to a node that the sender wanted to harm.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "contradicted": "its signer filled this slot with something else before",
     "too_many": "its signer has sent too much in this round",
 }
-"""The reason for refusing a completion, by the kind of the finding."""
+"""Reasons for refusing a completion, by the kind of the finding."""
 ANY_ROUND: Final = 2**63
 """A value for ``late`` that no envelope can exceed."""
 
@@ -85,7 +85,7 @@ class Admission(NamedTuple):
     Args:
         batch: The completions. ``node`` is the signer's public key, or None if no known key
             signed it.
-        given: A rejection for each refused completion; otherwise the verdict given before, if any.
+        given: A rejection for each refused completion; otherwise the verdict already given, if any.
     """
 
     batch: list[Completion]
@@ -127,21 +127,21 @@ class Identity:
         unsigned: What to do with work without an envelope. ``"admit"`` accepts it without a node:
             it is verified and can earn a reward, but counts neither for nor against any node. A bad
             envelope is refused all the same.
-        late: Maximum number of rounds that an envelope may be behind the current one.
-        most: Maximum number of completions of one key in one round; more are refused. Each takes
+        late: Maximum number of rounds by which an envelope may lag behind the current round.
+        most: Maximum number of completions per key and round; any more are refused. Each takes
             about 200 bytes of memory and 72 in a checkpoint, so an agreed key takes at most
-            ``(late + 1) * most`` times that. Pinned keys, which anybody can create, share
+            ``(late + 1) * most`` times that. Pinned keys, which anyone can create, share
             `ROOM_OF_PINNED` places equally over all rounds, so that no key uses up another's.
         store: Where to keep pinned keys; None to keep them in memory.
 
     Attributes:
-        given_up: A function called in the thread of `admit`. It returns an event that is set once
-            the caller no longer waits, since an unanswered completion may be sent again, or None
-            if the caller always waits.
+        given_up: Function called in the thread of `admit`. It returns an event that is set once the
+            caller stops waiting, because an unanswered completion may be sent again, or None if the
+            caller always waits.
 
     Raises:
         IdentityError: an argument is out of range.
-        ImportError: the cryptography package is missing; the message tells how to install it.
+        ImportError: the cryptography package is missing; the message explains how to install it.
     """
 
     def __init__(
@@ -182,14 +182,15 @@ class Identity:
             batch: Completions as received from the exchange. ``metadata["envelope"]`` holds the
                 envelope; ``node``, ``round`` and ``slot`` are the exchange's claims, or None.
                 A completion that was admitted before passes unchanged.
-            given: Verdicts that are known already; see `Guard.review`. They are kept, but their
+            given: Verdicts that are already known; see `Guard.review`. They are kept, but their
                 completions still lose their node unless they are signed. Refusals are final.
             round: The current training round: envelopes may be ``late`` rounds behind it, but not
                 ahead of it. If None (unknown), each key's own newest round counts instead.
             together: For each completion, a key of the unit it came in, for an exchange whose units
-                of several completions are used as a whole or not at all. A unit fills its places
-                only if one key signed all of it: otherwise a relay could spoil one completion of a
-                copy and so have the signer's original refused. None if each came by itself.
+                of several completions are used in full or not at all. A unit fills its places only
+                if a single key signed all of it: otherwise a relay could spoil one completion of a
+                copy and so get the signer's original refused. None if each completion came on its
+                own.
 
         Raises:
             ValueError: ``given`` or ``together`` does not have one entry per completion.
@@ -200,8 +201,8 @@ class Identity:
         units: Sequence[Hashable] = range(len(batch)) if together is None else together
         if len(units) != len(batch):
             raise ValueError(f"together: expected {len(batch)}, one each, got {len(units)}")
-        # Signatures first: they take long, and nobody should hold the store's file meanwhile.
-        # A completion refused before is not looked at again: without the label for which it was
+        # Signatures first: they take long, and nobody should hold the store's file in the meantime.
+        # A completion refused earlier is not examined again: without the label for which it was
         # refused, it would fill the place of its signer's own copy.
         found = [
             None if verdict is not None and verdict.cause is REFUSED else self._signed(one, round)
@@ -246,7 +247,7 @@ class Identity:
         self._replays.late = ANY_ROUND
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process knows the keys, and has no caller that could give up.
+        # A copy in another process knows the keys, but has no caller that could give up.
         return {**vars(self), "_lock": None, "given_up": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -265,15 +266,16 @@ class Identity:
                 self.ring.pin_key(envelope.node, envelope.public_key)
 
     def _signed(self, completion: Completion, now: int | None) -> _State:
-        """Check a completion's signature, and that it belongs where it arrived, in round ``now``.
-        Return the signature, the reason for refusal, or None if it is admitted unsigned."""
+        """Check a completion's signature, and that it matches its label and the current round,
+        ``now``. Return the signature if valid, the reason if refused, or None if accepted
+        unsigned."""
         try:
             if is_admitted(completion):
                 return ADMITTED
             envelope = Envelope.of(completion)
             if envelope is None:
                 return None if self.unsigned == "admit" else _refusal("unsigned")
-            # Cheap checks first: a signature costs as much as all others together.
+            # Cheap checks first: verifying a signature costs as much as all others together.
             if envelope.run != self.run:
                 return _refusal("other_run", f"for {shown(envelope.run)}, not {self.run!r}")
             if (problem := self._name_conflict(envelope)) is not None:
@@ -309,7 +311,7 @@ class Identity:
     def _record(self, signed: _Signed) -> Finding | None:
         """Record a signed completion; return why it is refused, or None."""
         envelope = signed.envelope
-        if (problem := self._name_conflict(envelope)) is not None:  # pinned meanwhile by another
+        if (problem := self._name_conflict(envelope)) is not None:  # pinned in the meantime
             return problem
         key, round = envelope.public_key, envelope.round
         if self.ring.name_of(key) is None:
@@ -320,8 +322,8 @@ class Identity:
         return None if kind is None else _refusal(kind)
 
     def _share_of(self, key: str) -> int | None:
-        """Return the number of places of a pinned key over all of its rounds. None if there is no
-        such limit: files end by themselves, and the rounds of agreed keys are limited by ``late``.
+        """Return the number of places of a pinned key over all of its rounds, or None if there is
+        no such limit: files are finite, and the rounds of agreed keys are limited by ``late``.
         """
         if self._replays.late == ANY_ROUND or not self.ring.is_pinned(key):
             return None
@@ -374,8 +376,8 @@ def _refuse_mixed_units(found: Sequence[_State], units: Sequence[Hashable]) -> l
 def _labelled(completion: Completion, state: _State) -> Completion:
     """Label a completion with its signer's key, or with no node if it has no valid signature.
 
-    Only the envelope's entry of a signed completion's ``metadata`` is kept: the rest is unsigned
-    and may have been added on the way, and verifiers would hold it against the signer.
+    Only the envelope entry of a signed completion's ``metadata`` is kept: the rest is unsigned and
+    may have been added in transit, and verifiers would hold it against the signer.
     """
     if isinstance(state, Admitted):
         return completion

@@ -31,7 +31,7 @@ _SMALL_ORDER: Final = frozenset({0, 1, _PRIME - 1, _OF_ORDER_8, _PRIME - _OF_ORD
 
 
 class IdentityError(ValueError):
-    """A key, a file of keys or an object to sign has the wrong form."""
+    """A key, a key file or an object to sign has the wrong form."""
 
 
 class SigningKey:
@@ -44,7 +44,7 @@ class SigningKey:
 
     Raises:
         IdentityError: the secret is not 32 bytes.
-        ImportError: the cryptography package is missing; the message tells how to install it.
+        ImportError: the cryptography package is missing; the message explains how to install it.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -63,7 +63,8 @@ class SigningKey:
         """Read the key from a file made by `write`.
 
         Raises:
-            IdentityError: the file holds no private key, or users other than its owner may read it.
+            IdentityError: the file holds no private key, or can be read by users other than its
+                owner.
         """
         path = Path(path)
         try:
@@ -137,12 +138,12 @@ def require_public(value: object) -> str:
         IdentityError: the key is malformed or unsafe.
     """
     if type(value) is str and _PUBLIC.fullmatch(value):
-        # Signatures under such a key fit any message, so everybody could sign as this node.
+        # Signatures under such a key fit any message, so anyone could sign as this node.
         y = int.from_bytes(bytes.fromhex(value.removeprefix(PREFIX)), "little") & (1 << 255) - 1
         if y % _PRIME in _SMALL_ORDER:
             raise IdentityError(f"public_key: expected a key of large order, got {shown(value)}")
         return value
-    # What is not a public key may be a private one, so nothing of it is quoted.
+    # Anything that is not a public key may be a private one, so none of it is quoted.
     got = f"{len(value)} characters" if type(value) is str else type(value).__name__
     raise IdentityError(
         f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, got {got} of "
@@ -151,7 +152,7 @@ def require_public(value: object) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """Digest of a public key for two people to compare by voice, as eight groups of four hex
+    """Digest of a public key that two people can compare by voice, as eight groups of four hex
     digits."""
     from hashlib import sha256
 

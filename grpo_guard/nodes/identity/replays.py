@@ -8,9 +8,9 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MOST_IN_ROUND: Final = 4096
-"""Maximum number of completions of one key in one round; further ones are refused."""
+"""Maximum number of completions per key and round; any more are refused."""
 ROOM_OF_PINNED: Final = 2**16
-"""Maximum number of completions of all keys pinned at first use together, shared equally."""
+"""Maximum number of completions of all pinned keys together, shared equally."""
 _DIGEST_BYTES: Final = 16
 
 
@@ -51,8 +51,8 @@ class Replays:
         *,
         in_all: int | None = None,
     ) -> str | None:
-        """Fill a place, a digest of prompt and slot. If that is not allowed, return why: ``late``,
-        ``replayed``, ``contradicted`` or ``too_many``.
+        """Fill a place, given as a digest of prompt and slot. If that is not allowed, return why:
+        ``late``, ``replayed``, ``contradicted`` or ``too_many``.
 
         Args:
             key, round, message: The signer's key, and the round and the message that it signed.

@@ -29,10 +29,10 @@ class KeyRing:
 
     Args:
         keys: Public keys by name, agreed on beforehand.
-        pin: Whether an unknown key becomes known by its first valid signature, under the name that
-            it claims. The first key to claim a name gets it; names carry no evidence.
-        most_pinned: Maximum number of keys to pin; later ones stay unknown. An attacker who makes
-            keys without end can use up these places, but never those of the agreed keys.
+        pin: Whether an unknown key becomes known through its first valid signature, under the name
+            that it claims. The first key to claim a name gets it; names carry no evidence.
+        most_pinned: Maximum number of keys to pin; later ones stay unknown. An attacker who
+            generates keys endlessly can use up these places, but never those of the agreed keys.
 
     Raises:
         IdentityError: a key is malformed, a name occurs twice, or a key has two names.
@@ -65,8 +65,8 @@ class KeyRing:
         """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
 
         Raises:
-            IdentityError: the file cannot be read, or a line is malformed; the message gives its
-                number.
+            IdentityError: the file cannot be read, or a line is malformed; the message gives the
+                line number.
         """
         path = Path(path)
         try:
@@ -139,11 +139,11 @@ class KeyRing:
         return {"pinned": self.pinned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the pinned keys with those that `state_dict` returned.
+        """Replace the pinned keys with those returned by `state_dict`.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: the state is malformed; nothing
-                changes then.
+            ValueError, TypeError, KeyError, AttributeError: the state is malformed; in that case
+                nothing changes.
         """
         pinned = dict(state["pinned"])
         agreed = {name: key for name, key in self._by_name.items() if name not in self._pinned}

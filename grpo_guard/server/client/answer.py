@@ -12,9 +12,9 @@ from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
 from grpo_guard.judge.errors import one_line
 
 MAX_DEPTH: Final = 16
-"""Maximum depth to which a verdict's members may be nested."""
+"""Maximum nesting depth of a verdict's members."""
 MOST_FINDINGS: Final = 1000
-"""Maximum number of findings, and of members, that one verdict may have."""
+"""Maximum number of findings, and of members, per verdict."""
 _MOST_TEXT: Final = 2000
 
 
@@ -35,7 +35,7 @@ def verdicts_in(
         name: Name of the verifier that asked.
         most: Maximum size of the body in bytes, which also bounds the number of values
             (`jsonl.parse_object`): 68 MB of empty lists took 1.7 GB once parsed.
-        took: Seconds until the answer arrived. Longer times that a verdict claims are cut to this
+        took: Seconds until the answer arrived. Longer times claimed by a verdict are cut to this
             value: a single 1e300 would spoil every sum in a log.
 
     Raises:
@@ -93,7 +93,7 @@ def _finding(row: Any, completion: Completion) -> Finding:
 
 
 def _span(value: Any, length: int | None) -> tuple[int, int] | None:
-    """Check that a span lies inside the completion, since adapters mask tokens by spans."""
+    """Check that a span lies inside the completion, because adapters mask tokens by spans."""
     if value is None:
         return None
     start, end = value

@@ -11,7 +11,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 
 _FIELDS = [field.name for field in dataclasses.fields(Completion)]
-# Defaults, which are left out: servers of an earlier release do not know all fields.
+# Defaults are left out, because servers of an earlier release do not know all fields.
 _USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 

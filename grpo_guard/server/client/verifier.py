@@ -23,12 +23,12 @@ from grpo_guard.judge.loop import background_loop
 from grpo_guard.server.client.answer import AnswerError, verdicts_in
 from grpo_guard.server.client.question import requests, row_of
 
-# Maximum size of a reply in bytes: a fixed part, and an additional part per completion.
+# Maximum size of a reply in bytes: a fixed amount, plus an amount per completion.
 _REPLY_BYTES = 1024 * 1024
 _VERDICT_BYTES = 256 * 1024
 _LONGEST_WAIT = 60.0
 _BODY = b'{"completions": [%s]}'
-# Blanks out what the author sends; the prompt, its ids and the reference are left.
+# Blanks out what the author sends; the prompt, its ids and the reference are kept.
 _AUTHOR_FIELDS_BLANK: Final[Mapping[str, Any]] = {
     "text": "", "completion_ids": None, "sampler_logprobs": None, "given": None, "metadata": {},
     "node": None, "group": None, "rollout": None, "finish_reason": None,
@@ -46,16 +46,16 @@ _REMEDIES = {
 class RemoteVerifier(CompletionVerifier):
     """Asks a guard on another machine for its verdicts.
 
-    A request that fails is retried if that may help. If the server still does not answer, refuses,
-    or answers with nonsense, the verdicts abstain. The server's answers are untrusted: there must
-    be exactly one verdict per completion, in order, with spans inside the completion.
+    A failed request is retried if that may help. If the server still does not answer, refuses, or
+    returns nonsense, the verdicts abstain. The server's answers are untrusted: there must be
+    exactly one verdict per completion, in order, with spans inside the completion.
 
     Args:
         url: Address of ``grpo-guard serve``, without a path, such as ``http://127.0.0.1:8000``.
-        token_env: Environment variable with the server's token; may be unset.
+        token_env: Environment variable that holds the server's token; may be unset.
         request_timeout: Time limit for one request, in seconds.
-        deadline: Time limit for a batch, with all its requests and retries, in seconds.
-        attempts: Maximum number of attempts at each request.
+        deadline: Time limit for a batch, including all its requests and retries, in seconds.
+        attempts: Maximum number of attempts per request.
         most: Maximum number of completions per request; answers to one prompt share a request if
             they fit.
         max_body_mb: Maximum size of a request in MiB, like the server's own ``--max-body-mb``. A
@@ -67,7 +67,7 @@ class RemoteVerifier(CompletionVerifier):
     Raises:
         ValueError: an argument is out of range. The message omits the url, which may hold a
             password.
-        ImportError: the HTTP client is missing; the message tells how to install it.
+        ImportError: the HTTP client is missing; the message explains how to install it.
     """
 
     name = "remote"
@@ -101,7 +101,7 @@ class RemoteVerifier(CompletionVerifier):
         self.request_timeout, self.deadline, self.attempts = request_timeout, deadline, attempts
         self.most, self.concurrency = most, concurrency
         self.max_bytes = int(max_body_mb * 1024 * 1024)
-        self.timeout = deadline + 30.0  # the deadline comes first, and its report says more
+        self.timeout = deadline + 30.0  # the deadline comes first, with a clearer report
         _http()
 
     @property
@@ -184,7 +184,7 @@ class RemoteVerifier(CompletionVerifier):
         return [abstain(self.name, failure.cause, str(failure))] * len(places)
 
     async def _answer(self, client: Any, body: bytes, count: int, until: float) -> bytes:
-        """Return the body of an answer with status 200; raises BackendError if no attempt works."""
+        """Return the body of a reply with status 200; raises BackendError if all attempts fail."""
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(int(self.attempts)),

@@ -1,4 +1,4 @@
-"""Ray's actors as the workers of a `Pool`."""
+"""Ray actors as the workers of a `Pool`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Actors:
         kind: The worker class: ``start()`` sets it up and returns a description, and
             ``read(part, ...)`` returns one answer per element.
         args: Arguments of the class.
-        resources: Resources per worker, by Ray's names; fractions are allowed, as in
+        resources: Resources per worker, by Ray resource name; fractions are allowed, as in
             ``{"CPU": 1, "GPU": 0.5}``.
-        timeout: Maximum number of seconds that a part may take.
+        timeout: Maximum time for one part, in seconds.
     """
 
     label = "ray"
     start_seconds = 600.0
-    """Time limit for the start of a worker, in seconds, during which it may load a model."""
+    """Time limit for starting a worker, in seconds, which may include loading a model."""
     absent = "what `make` needs (packages, files, GPUs) has to be on every machine of the cluster"
     error = ClusterError
 
@@ -63,7 +63,7 @@ class Actors:
             self._ray.kill(worker)
 
     def seconds(self, objects: Sequence[Any]) -> float:
-        """Return the maximum number of seconds that a part may take."""
+        """Return the maximum time for one part, in seconds."""
         return self._timeout
 
     def lacks(self) -> str:
@@ -71,7 +71,7 @@ class Actors:
         return f"each needs {self._resources}, the cluster has {self._free()} free"
 
     def is_memory(self, error: BaseException) -> bool:
-        """Whether an actor was lost for lack of memory."""
+        """Whether an actor was lost because memory ran out."""
         return isinstance(error, self._ray.exceptions.OutOfMemoryError | MemoryError)
 
     def room(self) -> int:
@@ -105,8 +105,8 @@ class Actors:
         return None
 
     def _require_ray(self) -> None:
-        """Raise ClusterError if Ray no longer runs; otherwise the next call would start a new
-        cluster that nobody ends."""
+        """Raise ClusterError if Ray is no longer running; otherwise the next call would start a new
+        cluster that nobody shuts down."""
         if not self._ray.is_initialized():
             raise ClusterError("Ray was shut down in this process")
 
@@ -121,7 +121,7 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Join a cluster and start workers; return the workers with a function that ends them and
+    """Join a cluster and start workers; return the workers, plus a function that ends them and
     leaves the cluster. The function is also called when ``owner`` is garbage-collected.
 
     Args:

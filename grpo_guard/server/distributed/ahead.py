@@ -1,9 +1,10 @@
 """Keep several batches in flight to workers, and judge them in order.
 
 Uses plain actors rather than Ray Data: completions of one prompt are judged together wherever they
-are in a file, and rules that remember nodes must see batches in file order. In Ray Data, grouping
-by prompt would shuffle the whole file, and the rules would run in one actor at the end, which could
-neither resume after the last written verdict nor report how much of the file is in memory.
+are in a file, and rules that keep per-node state must see batches in file order. In Ray Data,
+grouping by prompt would shuffle the whole file, and the rules would run in one actor at the end,
+which could neither resume after the last written verdict nor report how much of the file is in
+memory.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def judged(
     """Judge labelled batches one after the other, each as `Guard.judge` does.
 
     If the guard has a number of `Workers`, or contains `RayVerifier`s outside spot checks, these
-    start on the next batches meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
+    start on the next batches in the meantime; at most `BATCHES_A_WORKER` per worker are in memory.
     """
     there = list(_batch_verifiers(guard.verifier))
     here = guard.workers

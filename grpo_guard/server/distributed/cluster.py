@@ -99,7 +99,7 @@ shared: Final = _Shared()
 
 
 def _check_listening(address: str) -> None:
-    """Check that something listens at an address; Ray itself would try in vain for minutes."""
+    """Check that something is listening at an address; Ray itself would keep trying for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return

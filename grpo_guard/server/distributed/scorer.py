@@ -58,10 +58,10 @@ class RayScorer:
     """Computes scores on several GPUs for a log-prob verifier in this process.
 
     Everything except the scores stays in this process and sees whole batches: evidence about nodes,
-    the key for drawing p-values, phrases. Completions of one prompt go to one worker as far as the
-    balance allows, since a scorer runs their prompt once. Workers are replaced like those of
-    `RayVerifier`. A sequence that no worker could score is treated as too large, and its verdict
-    abstains.
+    the key for drawing p-values, phrases. Completions of the same prompt go to the same worker as
+    far as the balance allows, because a scorer runs their prompt only once. Workers are replaced
+    like those of `RayVerifier`. A sequence that no worker could score is treated as too large, and
+    its verdict abstains.
 
     A `RayScorer` replays no seeds, and keeps the weights that ``make`` loads: for a policy in
     training, create a new scorer when the policy's weights change.
@@ -147,8 +147,8 @@ class RayScorer:
 
 
 def _parts(sequences: Sequence[Encoded], workers: int) -> list[list[int]]:
-    """Split the indices of sequences into parts of about equal numbers of tokens, keeping sequences
-    of one prompt together unless they exceed a worker's share."""
+    """Split the indices of sequences into parts with roughly equal numbers of tokens, keeping
+    sequences of one prompt together unless they exceed a worker's share."""
     sizes = [len(one.prompt_ids) + len(one.completion_ids) for one in sequences]
     share = max(1, sum(sizes) // workers)
     units: list[list[int]] = []

@@ -17,11 +17,11 @@ _ONGOING: Final = 1_024
 def application(
     config: str | Path, *, token: str | None = None, limits: Limits | None = None, **options: Any
 ) -> Any:
-    """Make a Ray Serve application with the paths of ``grpo-guard serve``.
+    """Build a Ray Serve application with the paths of ``grpo-guard serve``.
 
     Each replica builds the guard, from the file as it is now. Replicas share what they remember
     about nodes only through a ``state`` folder on one machine; without a shared folder, use a
-    single replica, since several replicas would not know what the others saw.
+    single replica, because several replicas would not know what the others saw.
 
     Args:
         config: Path of the guard file, in YAML.

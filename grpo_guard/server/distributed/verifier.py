@@ -1,4 +1,4 @@
-"""`RayVerifier`: actors do a verifier's work, with the same verdicts as in one process."""
+"""`RayVerifier`: runs a verifier's work in actors, with the same verdicts as in one process."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class RayVerifier(Composed):
 
     A verifier that judges each completion alone (scope ``"completion"``) runs in the actors as a
     whole. For any other verifier, only its rules' reading of each text runs there; whatever
-    compares completions or remembers nodes stays in this process and sees whole batches in order,
-    as it does without Ray. So the verdicts do not depend on the number of workers.
+    compares completions or keeps per-node state stays in this process and sees whole batches in
+    order, as it does without Ray. So the verdicts do not depend on the number of workers.
 
-    A worker that dies, raises, gives too few answers or none in time is replaced, and its part
-    retried elsewhere in halves. A completion that costs three workers, each time alone on a new
-    worker, gets an **abstention**: its author can cause that, but so can a failing machine. So
-    ``Policy(on_abstain="pass")`` is refused. Ray exchanges pickles: all machines must trust each
+    A worker that dies, raises an error, or returns too few answers or none in time is replaced, and
+    its part retried elsewhere in halves. A completion that costs three workers, each time alone on
+    a new worker, gets an **abstention**: its author can cause that, but so can a failing machine.
+    So ``Policy(on_abstain="pass")`` is refused. Ray exchanges pickles: all machines must trust each
     other.
 
     Args:
-        make: Function that creates the verifier and loads its model, in each actor. It is sent by
-            cloudpickle.
+        make: Function that creates the verifier and loads its model, in each actor. It is sent
+            using cloudpickle.
         workers: Number of actors; None for as many as the cluster has room for now.
-        resources: Resources per actor, by Ray's names; fractions are allowed: ``{"GPU": 0.5}`` puts
-            two scorers on one GPU. The default is one ``CPU``.
+        resources: Resources per actor, by Ray resource name; fractions are allowed:
+            ``{"GPU": 0.5}`` puts two scorers on one GPU. Defaults to one ``CPU``.
         timeout: Time limit for one part, which has at most 250,000 tokens, in seconds.
         decide: Function that creates, in this process, the part that compares and remembers, if one
             is needed: the same verifier, with its memory. If None, ``make`` is used.
@@ -54,7 +54,7 @@ class RayVerifier(Composed):
             guarantee that it does; with False, only the reading of its rules runs in the actors;
             None asks the verifier.
         address: Address of a running cluster. If None, the cluster is the one in ``RAY_ADDRESS``,
-            the one this process has joined, or a new one on this machine, which ends with `close`.
+            the one this process has joined, or a new one on this machine, which `close` shuts down.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -143,7 +143,7 @@ class RayVerifier(Composed):
 
     def begin(self, batch: Sequence[Completion]) -> None:
         """Send out a batch before its verdicts are needed, so that `verify` only waits for what is
-        missing. Pass the same objects to `verify`, and call `forget` afterwards."""
+        still missing. Pass the same objects to `verify`, and call `forget` afterwards."""
         # Rules take about a millisecond per text, and sending a part takes time too, so one worker
         # reads a whole batch while others read the next. A model takes so long that the last batch
         # should be spread over all workers.
@@ -152,7 +152,7 @@ class RayVerifier(Composed):
             self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
 
     def forget(self, batch: Sequence[Completion]) -> None:
-        """Drop the batch that `begin` was called with."""
+        """Drop the batch that was passed to `begin`."""
         with self._lock:
             for completion in batch:
                 self._ahead.pop(id(completion), None)
