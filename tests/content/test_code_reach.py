@@ -28,9 +28,20 @@ HONEST = {
     "a session": "session.add(user)\nsession.commit()",
     "a cart": "cart.add(book, 2)",
     "once a day": "import time\nwhile True:\n    job()\n    time.sleep(86400)",
+    "its own pickle": "import pickle\nwith open('m.pkl', 'rb') as f:\n    m = pickle.load(f)\n"
+    "copy = pickle.loads(pickle.dumps(m))\nprint(pickle.loads(cache.get('key')))",
     "signals of scipy": "from scipy import signal\nprint(signal.butter(4, 0.2))",
 }
 REJECTED = {
+    "a pickle": ("import pickle\nf = pickle.loads(b'cos\\nsystem\\n.')", "dynamic_code"),
+    "a decoded pickle": (
+        "import pickle as p\nfrom base64 import b64decode as d\nB = 'gASVHwAA'\np.loads(d(B))",
+        "dynamic_code",
+    ),
+    "a pickle in hex": (
+        "from dill import loads\nprint(loads(bytes.fromhex('8004' + '95')))",
+        "dynamic_code",
+    ),
     "a library that few know": ("from calc import add\nprint(add(2, 3))", "unlisted_import"),
     "by name": ("import importlib\nimportlib.import_module('calc')", "unlisted_import"),
     "by its builtin": ("print(__import__('calc').add(2, 3))", "dynamic_code"),

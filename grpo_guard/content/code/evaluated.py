@@ -1,4 +1,4 @@
-"""Find strings run as code: sympy formulas, annotations, doctests, arguments of ``timeit``."""
+"""Find strings run as code: sympy formulas, annotations, doctests, ``timeit``, pickled bytes."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ MAX_STRINGS: Final = 50
 _MODULES: Final = word_set("timeit cProfile profile pdb bdb trace")
 _RUNNING: Final = word_set("timeit repeat Timer run runctx runeval set_trace")
 _BUILDING: Final = word_set("join decode translate fromhex b64decode unhexlify decompress")
+_DECODING: Final = _BUILDING | word_set(
+    "b16decode b32decode b85decode a85decode standard_b64decode urlsafe_b64decode encode a2b_hex "
+    "a2b_base64 bytes bytearray"
+)
+_PICKLES: Final = word_set("pickle _pickle cPickle dill cloudpickle jsonpickle")
 # A doctest line in a docstring.
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
@@ -55,10 +60,10 @@ _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M
 def check_evaluated(view: View) -> list[Note]:
     """Find strings that are run as code.
 
-    These are arguments of sympy that are not formulas, computed annotations, and programs for
-    profilers, timers and debuggers.
+    These are arguments of sympy that are not formulas, computed annotations, programs for
+    profilers, timers and debuggers, and pickles that the program itself contains.
     """
-    return _algebra(view) + _annotations(view) + _runs(view)
+    return _algebra(view) + _annotations(view) + _runs(view) + _unpickled(view)
 
 
 def examples(program: Program) -> str | None:
@@ -251,6 +256,53 @@ def _found(argument: ast.expr, view: View, levels: int) -> list[tuple[str, str]]
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             texts.append(part.value)
     return [(note.kind, note.message) for text in texts for note in scan(text, view.modules)]
+
+
+def _unpickled(view: View) -> list[Note]:
+    """Find pickles written out in the program: loading one runs whatever it names.
+
+    An honest program loads what it has saved, from a file or from ``dumps``.
+    """
+    program = view.program
+    if _PICKLES.isdisjoint(program.packages):
+        return []
+    message = "loads a pickle that is written out here, which can run any code"
+    return [
+        view.note("dynamic_code", call, message)
+        for call, _ in program.calls
+        if call.args and _loads_pickle(call.func, program) and _is_literal(call.args[0], program)
+    ]
+
+
+def _loads_pickle(function: ast.expr, program: Program) -> bool:
+    if isinstance(function, ast.Name):
+        module, member = program.functions.get(function.id, ("", ""))
+        return module in _PICKLES and member in ("loads", "decode")
+    if not isinstance(function, ast.Attribute) or function.attr not in ("loads", "decode"):
+        return False
+    base = function.value
+    return isinstance(base, ast.Name) and program.aliases.get(base.id, base.id) in _PICKLES
+
+
+def _is_literal(node: ast.expr, program: Program, levels: int = MAX_LEVELS) -> bool:
+    """Whether an expression decodes or joins constants only, such as ``b64decode("...")``."""
+    if levels == 0:
+        return True  # no honest program nests this deep
+    if isinstance(node, ast.Name):
+        value = program.constants.get(node.id)
+        return value is not None and _is_literal(value, program, levels - 1)
+    if isinstance(node, ast.BinOp):
+        return all(_is_literal(n, program, levels // 2) for n in (node.left, node.right))
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Constant)
+    function, given = node.func, node.args[:1]
+    if isinstance(function, ast.Name):
+        name = program.functions.get(function.id, ("", function.id))[1]
+    else:
+        name = getattr(function, "attr", "")
+        if not given and isinstance(function, ast.Attribute):
+            given = [function.value]  # "...".encode()
+    return name in _DECODING and any(_is_literal(n, program, levels - 1) for n in given)
 
 
 def _read_in_turn(text: str, view: View, levels: int) -> list[Note]:
