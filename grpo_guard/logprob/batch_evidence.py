@@ -1,7 +1,7 @@
 """Joint evidence from all of a node's completions in a batch.
 
-Poison too weak to show in a single completion is either identical across a node's completions or at
-least improbable in all of them. Two e-values test for that. An e-value has mean at most 1 if the
+Poison that goes unnoticed in a single completion is either identical across a node's completions or
+at least improbable in all of them. Two e-values test for that. An e-value has mean at most 1 if the
 node sampled each prompt honestly and independently, so a large value convicts (Vovk and Wang, arXiv
 1912.06116).
 

@@ -32,8 +32,7 @@ class BitwiseReport:
 def same_bits(
     first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
 ) -> BitwiseReport:
-    """Score sequences with both scorers, and again one at a time with the first, and compare every
-    bit.
+    """Score sequences with both scorers, plus one by one with the first, and compare every bit.
 
     Pass a few hundred completions of the lengths you train on, because the choice of kernels
     depends on shapes.

@@ -231,5 +231,5 @@ def _inherited(value: float) -> Setting:
 
 
 def joined(parts: Sequence[Floats]) -> Floats:
-    """Concatenate arrays; returns an empty array if there are none."""
+    """Concatenate arrays, returning an empty array if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,5 +1,4 @@
-"""Checks on a completion's form, which need no scores, for completions that are not
-spot-checked."""
+"""Form checks that need no scores, for completions that are not spot-checked."""
 
 from __future__ import annotations
 

@@ -71,8 +71,7 @@ def false_places(
 
 
 def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield positions and their scores (logits / temperature), a few rows at a time: [R], [R,
-    V]."""
+    """Yield positions and scores (logits / temperature), a few rows at a time: [R], [R, V]."""
     states: Tensor = scorer.plain_states(encoded)
     head = head_of(scorer.model)
     pairs = [(encoded.prompt_ids, encoded.completion_ids)]

@@ -76,7 +76,7 @@ def gumbel(
 
 
 def require_replayable(sampling: SamplingSpec, family: Family) -> None:
-    """Refuse a sampler whose noise cannot be replayed, before a node finds out too late.
+    """Refuse a sampler whose noise cannot be replayed, so that nodes find out in time.
 
     Raises:
         TypeError: ``sampling`` is not a `SamplingSpec`.
