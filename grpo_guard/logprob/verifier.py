@@ -54,7 +54,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     Args:
         model: The policy, a transformers causal language model; in a guard file its folder or id,
             such as ``org/policy``. Pass the object being trained: a verifier with older weights
-            rejects honest work. Omit it with ``scorer``.
+            rejects honest work. Omit it if ``scorer`` is given.
         tokenizer: The tokenizer of the policy; always needed.
         sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
@@ -78,7 +78,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             malformed.
         chat_template_kwargs: Arguments for the chat template, as passed on the sampling side, for
             prompts that are messages.
-        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
+        memory_budget: Maximum memory for scoring on top of the weights, in bytes; only with
+            ``model``.
         threads: Maximum number of CPU threads, or None for torch's number; only with ``model``.
         strict: Raise an error instead of logging a warning if an adapter finds that the trainer
             does not sample as declared or is not training this model.
