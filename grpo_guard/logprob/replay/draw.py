@@ -59,8 +59,7 @@ def draw(
 def _contenders(
     scores: Tensor, seeds: Tensor, positions: Tensor, spec: SamplingSpec, family: Family
 ) -> Tensor:
-    """Mark the tokens that can still win, plus a few others, at one hash per token; boolean, [B,
-    V].
+    """Mark tokens that can still win, plus a few others, at one hash per token; boolean, [B, V].
 
     Let ``best`` be the highest score + noise of the most likely tokens. Another token can beat it
     only if its noise exceeds best - score, that is, if its hash is below about exp(score - best).
