@@ -61,7 +61,7 @@ class Batch:
 
     log_e: float  # logarithm of the e-value of both tests
     stretches: Mapping[int, Stretch]
-    """For each completion, the longest stretch that is evidence against it by itself."""
+    """For each completion, the longest stretch that is evidence against it on its own."""
 
 
 def batch_evidence(answers: Sequence[Answer]) -> Batch:

@@ -101,7 +101,7 @@ class LogProbBoundVerifier(LogProbVerifier):
         """Restore a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         self.nodes.e_processes.load_state_dict(state)
 

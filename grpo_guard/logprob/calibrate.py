@@ -198,7 +198,7 @@ def _drift(completion: Completion, stats: TokenStats, index: int) -> Floats:
 
 
 def _both_ways(honest: Sequence[Honest]) -> list[tuple[list[Honest], list[Honest]]]:
-    """Split the completions into two halves and return both pairs (to derive from, to judge).
+    """Split the completions into halves and return both pairs (to calibrate on, to evaluate).
 
     Completions of the same prompt share their context, so they stay in the same half.
     """

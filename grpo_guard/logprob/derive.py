@@ -56,7 +56,7 @@ class HonestTokens:
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
-    """Derive the numbers of a profile, each with its source.
+    """Derive a profile's numbers, along with their sources.
 
     Raises:
         ValueError: half or more of the tokens lie outside the declared support, or half or more of

@@ -27,7 +27,7 @@ class Encoder:
     Args:
         tokenizer: A transformers tokenizer.
         sampling: The declared sampler.
-        vocab_size: Number of rows of the model's embedding.
+        vocab_size: Number of rows in the model's embedding.
         window: Maximum sequence length of the model, in tokens, or None if unknown.
 
     The other options are the same as for `LogProbVerifier`.
@@ -65,7 +65,7 @@ class Encoder:
         self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
-        """Return the token ids of prompt and completion.
+        """Return the token ids of the prompt and completion.
 
         Raises:
             EncodeError: with MALFORMED or OVERLONG if the author is to blame, or UNSUPPORTED if the

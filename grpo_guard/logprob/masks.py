@@ -131,7 +131,7 @@ def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
 def _renormalised(
     ranked: Tensor, weights: Tensor, mass: Tensor, k: int, sampling: SamplingSpec
 ) -> Tensor:
-    """Return the mass to which top-p applies, [R, 1], which depends on the engine."""
+    """Return the mass that top-p applies to, [R, 1], which depends on the engine."""
     if sampling.engine == "sglang":
         return mass[:, -1:]
     if sampling.engine == "vllm" and sampling.min_p > 0:

@@ -183,7 +183,7 @@ def _findings(
 def _place_findings(
     node: str, bets: Sequence[PlaceBets], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield findings on the completions in which the node's best bet gained anything."""
+    """Yield findings on completions where the node's best bet gained anything."""
     best = int(np.argmax(process.log_wealth)) - 1
     if best < 0:  # the node was convicted by its completions as a whole, not by the bets on places
         return

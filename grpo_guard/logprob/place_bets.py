@@ -11,7 +11,7 @@ the scan does, would be just as fair but would win less, by Jensen's inequality;
 drawn at random, so identical answers share no luck. Two things can only lower the mean:
 
 * *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1,
-  since u^b is concave.
+  because u^b is concave.
 * *Drift.* If no token's probability under the sampler exceeds e^d times its probability under the
   verifier, the same holds for sets. So f is evaluated at min(1, u e^d), but never below the
   profile's ``least_tail``.

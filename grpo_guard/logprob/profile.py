@@ -62,7 +62,7 @@ class DriftProfile:
         least_tail: Minimum tail mass; smaller ones are raised to it, so that no single drifting
             token can decide the surprise test.
         floor_tail: Tail mass below which a single token is decisive by itself; 0 for never.
-        tau: How far drift may push a log-prob below the honest sampler's, in nats at T = 1. Drift
+        tau: How far drift can push a log-prob below the honest sampler's, in nats at T = 1. Drift
             acts on logits, so the allowance at temperature T is tau / T. If infinite, single tokens
             are not tested.
         replay: Pairs ``((margin, rate), ...)`` for increasing margins. Under a public coin, the

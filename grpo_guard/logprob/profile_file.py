@@ -72,7 +72,7 @@ class TailCount(_Strict):
     """Number of tokens ``seen`` with a tail mass of at most ``at_most``.
 
     Under honest sampling, the expected share of such tokens is at most ``at_most``; ``exceeds`` is
-    true if the lower 99.9 % confidence bound on the share is higher than that.
+    true if the lower 99.9 % confidence bound on the share exceeds that.
     """
 
     at_most: float

@@ -72,7 +72,7 @@ class Places:
             text = (text + self.piece(token))[-context:]
 
     def piece(self, token: int) -> str:
-        """Return the text of one token by itself."""
+        """Return the text of a single token."""
         if token not in self._pieces:
             self._pieces[token] = self.tokenizer.decode(
                 [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -81,7 +81,7 @@ class Places:
 
 
 def place_after(text: str) -> Place:
-    """Return the `Place` of the token that follows a text.
+    """Return the `Place` of the token after ``text``.
 
     >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
     (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)

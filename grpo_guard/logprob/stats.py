@@ -52,7 +52,7 @@ class TokenStats:
         ties: Number of other tokens whose score equals the token's, shape [n]. vLLM counts tied
             tokens as above, so its rank is up to ties + 1 higher.
         entropy: Entropy of p in nats, shape [n].
-        log_set_mass: log sum p over the set K on which flattened distributions are defined, shape
+        log_set_mass: log sum p over the set K that flattened distributions are defined on, shape
             [n]. With a declared top-k, K is the k most likely *leaders* (plus any that tie with the
             last), so that a pass over the vocabulary needs no ranking. A leader is the most likely
             token in its block (on ties, the one with the lowest id); the `leader_block` tokens in a

@@ -58,7 +58,7 @@ class TailProbabilityVerifier(LogProbVerifier):
     share; all an attacker can do is use up the extra shares by writing many numbers first.
 
     Completions without token ids are rejected as MALFORMED: a retokenised token was never drawn, so
-    its tail mass means nothing by itself, and the sender chose to omit the ids. If your nodes never
+    its tail mass alone means nothing, and the sender chose to omit the ids. If your nodes never
     send ids, pass ``require_ids=False``: text is then NOT_APPLICABLE and judged only by the other
     verifiers in an ensemble. If ``text_profile`` has a finite ``tau``, this verifier judges text
     itself.

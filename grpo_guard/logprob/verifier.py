@@ -80,7 +80,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             prompts that are messages.
         memory_budget: Maximum memory for scoring on top of the weights, in bytes; only with
             ``model``.
-        threads: Maximum number of CPU threads, or None for torch's number; only with ``model``.
+        threads: Maximum number of CPU threads, or None for torch's own setting; only with
+            ``model``.
         strict: Raise an error instead of logging a warning if an adapter finds that the trainer
             does not sample as declared or is not training this model.
         name: The verifier's name in verdicts, or None for the registered name.

@@ -16,7 +16,7 @@ _MOST_PHRASES: Final = 4096
 class PhrasePlaces:
     """The p-values of each node's phrases in every place where they were read. Not thread-safe.
 
-    A habit may look foreign in one odd place, and a slogan may look natural in one lucky place, so
+    A habit can look foreign in one odd place, and a slogan can look natural in one lucky place, so
     the lower median over places decides. The p-values must not be multiplied, because a phrase's
     places are not independent: a habit that is slightly odd is odd every time.
     """

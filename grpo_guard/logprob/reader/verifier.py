@@ -157,7 +157,7 @@ class ReaderVerifier(Composed):
         """Replace the evidence about nodes with a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None

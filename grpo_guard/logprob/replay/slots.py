@@ -97,7 +97,8 @@ class SlotBook(Memory):
                 `Completion.prompt`.
 
         Raises:
-            ValueError: the round is negative, or prompts are given although slots draw their own.
+            ValueError: the round is negative, or prompts are given even though slots draw their
+                own.
         """
         if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")

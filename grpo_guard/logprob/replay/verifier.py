@@ -160,7 +160,7 @@ class SeedReplayVerifier(LogProbVerifier):
         """Restore a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         self.slots.load_state_dict(state)
 

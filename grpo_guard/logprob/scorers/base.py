@@ -28,7 +28,7 @@ class Scorer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of rows of the model's embedding."""
+        """Number of rows in the model's embedding."""
 
     @property
     def window(self) -> int | None:

@@ -50,11 +50,12 @@ class TransformersScorer:
 
     Args:
         model: A transformers causal language model.
-        memory_budget: Memory budget for batches and tiles on top of the weights, in bytes, at least
-            1 MiB; a sequence estimated to exceed it by itself is not scored. None for a quarter of
-            the memory free at the time of the call, up to 4 GiB.
+        memory_budget: Memory for batches and tiles on top of the weights, in bytes, at least 1 MiB;
+            a sequence estimated to exceed it by itself is not scored. None for a quarter of the
+            memory free at the time of the call, up to 4 GiB.
         shared_prompts: Run each prompt once for all its completions if that saves work.
-        threads: Maximum number of CPU threads for scoring, at least 1, or None for torch's number.
+        threads: Maximum number of CPU threads for scoring, at least 1, or None for torch's own
+            setting.
 
     Raises:
         HeadError: the model has no output head.

@@ -42,7 +42,7 @@ _PACE = ("retry-after", "retry-after-ms", "x-should-retry")
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried for completions of token-id prompts.
 
-    Sends one request per sequence and may be called from several threads. The client retries
+    Sends one request per sequence and can be called from several threads. The client retries
     connection errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
 
     Args:
