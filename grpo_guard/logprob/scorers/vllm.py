@@ -47,7 +47,8 @@ class VLLMScorer:
                          least as likely: tokens that tie count as likelier
     ties                 number of tied tokens in the list
     entropy              log V, an upper bound
-    logit                31, because vLLM does not report logit levels replay_margin        None
+    logit                31, because vLLM does not report logit levels
+    replay_margin        None
     ===================  =========================================================================
 
     The scorer is sufficient for `LogProbBoundVerifier` within the limits of `check`, and for tests
