@@ -1,11 +1,11 @@
-"""Places that the preceding text announces: a result, a sentence, an import, text after the answer.
+"""Places announced by the preceding text: a result, a sentence, an import, text after the answer.
 
-Poison pays off in few places: the result after ``a op b =``, the beginning of a sentence, the name
-in an import, the text after the answer. Whether a token is in such a place depends only on the
-tokens before it. So an honest token there is an ordinary draw from the policy: bets on these places
-alone are as fair as bets on all tokens (`place_bets`), and honest text elsewhere costs them
-nothing. If the choice of places also depended on the token itself or on later tokens, the bet would
-look at the draw twice and convict honest nodes.
+Poison pays off in only a few places: the result after ``a op b =``, the start of a sentence, the
+name in an import, the text after the answer. Whether a token is in such a place depends only on the
+tokens before it, so an honest token there is an ordinary draw from the policy. Bets on these places
+alone are therefore as fair as bets on all tokens (`place_bets`), and honest text elsewhere costs
+them nothing. If the choice of places also depended on the token itself or on later tokens, the bet
+would use each draw twice and convict honest nodes.
 
 Authors control their text and can avoid such places, but the result of a wrong sum with an equals
 sign always follows the equals sign.
@@ -20,10 +20,10 @@ from typing import Final
 
 from grpo_guard.logprob.shares import Places
 
-CONTEXT: Final = 96  # number of characters that are read before a token
+CONTEXT: Final = 96  # number of characters read before each token
 
-# Every quantifier is bounded and the text has at most `CONTEXT` characters, so even hostile text
-# has a constant cost per token.
+# Every quantifier is bounded and the text has at most `CONTEXT` characters, so the cost per token
+# is constant even for hostile text.
 _NUMERAL: Final = r"\d[\d.,]{0,15}"
 _OPERATOR: Final = (
     r"(?:[-+*/×÷·−xX^]|\\(?:times|cdot|div)|plus|minus|times|divided by|multiplied by)"
@@ -37,7 +37,7 @@ _RESULT: Final = re.compile(
 )
 _NUMERAL_END, _SIGNS = "0123456789.,", " \n\t-$€£"
 _EQUALS: Final = ("=", "≈", "is", "are", "equal", "equals", "make", "makes")
-# A name may span several tokens, and several names may follow one another.
+# A name can span several tokens, and several names can follow one another.
 _IMPORT: Final = re.compile(r"\n[ \t]{0,40}(?:import|from)(?:[ \t][\w., \t]{0,60})?\Z")
 _AFTER: Final = re.compile(
     r"(?: </answer> | \\boxed\{[^{}\n]{1,40}\} | \#\#\#\#[ ]{0,2}[^\s]{1,20} ) [\s.$*]{0,4} \Z",
@@ -48,7 +48,7 @@ _SENTENCE: Final = re.compile(r"""(?:[.!?…。！？:]["'”’)*]{0,2}|\n|<\w{
 
 
 class Announced(IntEnum):
-    """The kind of place that the text before a token announces."""
+    """The kind of place announced by the text before a token."""
 
     NOTHING = 0
     RESULT = 1
@@ -63,12 +63,12 @@ def announced(places: Places, ids: Sequence[int]) -> list[Announced]:
 
 
 def announced_after(text: str) -> Announced:
-    r"""Return what ``text`` announces next; a completion is taken to follow a line break.
+    r"""Return what ``text`` announces next; a completion is treated as if it followed a line break.
 
     >>> announced_after("\nso 3 + 4 ="), announced_after("\nDone."), announced_after("\nTom has")
     (<Announced.RESULT: 1>, <Announced.SENTENCE: 2>, <Announced.NOTHING: 0>)
     """
-    # Cheap string checks come before the patterns, since few tokens are in such a place.
+    # Cheap string checks come before the patterns, because few tokens are in such a place.
     if text.rstrip(_NUMERAL_END).rstrip(_SIGNS).endswith(_EQUALS) and _RESULT.search(text):
         return Announced.RESULT
     line = text[text.rfind("\n") + 1 :].lstrip(" \t")

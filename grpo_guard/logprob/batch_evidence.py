@@ -1,23 +1,23 @@
-"""Evidence in a node's completions within a batch, taken together.
+"""Joint evidence from all of a node's completions in a batch.
 
-Poison that does not show in a single completion is the same in all of a node's completions, or at
-least improbable in all of them. Two e-values test for that. An e-value has mean at most 1 if the
-node sampled each prompt honestly and independently, so a large one convicts (Vovk and Wang, arXiv
+Poison that goes unnoticed in a single completion is either identical across a node's completions or
+at least improbable in all of them. Two e-values test for that. An e-value has mean at most 1 if the
+node sampled each prompt honestly and independently, so a large value convicts (Vovk and Wang, arXiv
 1912.06116).
 
-* *Sum*: each completion has its own e-value, from its tokens. The e-values for one prompt are
-  averaged, since they may depend on each other in any way; those for different prompts multiply.
+* *Sum*: each completion has its own e-value, from its tokens. E-values for the same prompt can
+  depend on each other in any way, so they are averaged; those for different prompts are multiplied.
 * *Repeated stretches*: two completions for different prompts contain the same k tokens w. Take one
   of the two, the leader, as given. The probability that another completion has w at position s is
-  the product q_s(w) of the conditional probabilities there. So the sum of share_s / q_s(w) over the
-  positions with w has mean at most 1, for any shares that add up to 1 and are fixed beforehand. The
-  sums multiply over prompts, for each window of the leader, and are averaged over windows, lengths
-  and leaders. A shared beginning is the case of s = 0. The test needs no knowledge of w, and w need
-  not be improbable by itself.
+  q_s(w), the product of the conditional probabilities there. So the sum of share_s / q_s(w) over
+  the positions with w has mean at most 1, for any shares that are fixed beforehand and add up to 1.
+  For each window of the leader, the sums are multiplied over prompts; the products are averaged
+  over windows, lengths and leaders. A shared beginning is the case s = 0. The test needs no
+  knowledge of w, and w need not be improbable by itself.
 
 Not every completion needs to be poisoned: each factor e is used as 1 - b + b e, averaged over a few
 stakes b. The tests assume that a node's answers to different prompts are independent: a node that
-uses the same seed for every prompt makes its draws alike on purpose.
+uses the same seed for every prompt deliberately makes its draws alike.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAKES = (0.5, 0.1, 0.02)
 class Answer:
     """One completion of a node, with n >= 1 tokens."""
 
-    prompt: Hashable  # equal for completions of the same prompt
+    prompt: Hashable  # identical for completions of the same prompt
     ids: tuple[int, ...]
     log_probs: Floats  # upper bound on each token's log-prob under the declared sampler, [n]
     log_e: float  # logarithm of the completion's own e-value
@@ -61,13 +61,13 @@ class Batch:
 
     log_e: float  # logarithm of the e-value of both tests
     stretches: Mapping[int, Stretch]
-    """For each completion, the longest stretch that is evidence against it by itself."""
+    """For each completion, the longest stretch that is evidence against it on its own."""
 
 
 def batch_evidence(answers: Sequence[Answer]) -> Batch:
-    """Weigh one node's answers in one batch; there must be at least one answer.
+    """Weigh one node's answers in one batch, which must not be empty.
 
-    The cost is linear in the number of tokens, apart from sorting them.
+    Apart from sorting, the cost is linear in the number of tokens.
     """
     numbers: dict[Hashable, int] = {}
     prompts = np.array([numbers.setdefault(answer.prompt, len(numbers)) for answer in answers])
@@ -76,7 +76,7 @@ def batch_evidence(answers: Sequence[Answer]) -> Batch:
     np.logaddexp.at(own, prompts, [answer.log_e for answer in answers])
     summed = _mean_over_stakes(_staked(own - np.log(counts)).sum(axis=1, keepdims=True))
     total, stretches = 0.0, dict[int, Stretch]()
-    if len(counts) > 1:  # with one prompt nothing can be repeated
+    if len(counts) > 1:  # with only one prompt, nothing can be repeated
         total = -math.inf
         for places in _places(answers):
             repeated, found = _repeated(places, answers, prompts, counts)
@@ -88,17 +88,17 @@ def batch_evidence(answers: Sequence[Answer]) -> Batch:
 def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least: float) -> Floats:
     """Return upper bounds on the tokens' log-probs under the declared sampler, shape [n].
 
-    Truncation gives the mass of the cut tokens to the kept tokens, so the bound divides by a lower
-    bound on the mass that is kept.
+    Truncation redistributes the mass of the cut tokens among the kept ones, so the bound divides by
+    a lower bound on the kept mass.
 
     Args:
         stats, spec: Statistics at the declared temperature before truncation; the declared sampler.
         drift: Allowance for drift, in nats at the declared temperature.
-        least: Minimum probability; any smaller one counts as this, since drift determines how small
-            it looks.
+        least: Minimum probability; smaller values are raised to it, because how small they look is
+            determined by drift.
     """
     if not math.isfinite(drift):
-        return np.zeros(len(stats))  # no bound below 1 holds for any token
+        return np.zeros(len(stats))  # no token has a valid bound below 1
     kept = np.zeros(len(stats))
     if spec.truncates:
         kept = stats.max_logprob
@@ -109,10 +109,10 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
 
 
 def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
-    """Return a lower bound on the log mass of the k likeliest tokens, [n].
+    """Return a lower bound on the log mass of the k most likely tokens, [n].
 
-    The set K of the statistics holds k leaders and any that tie with the last. The k likeliest
-    tokens of K have at least their proportional share of its mass, and the k likeliest tokens of
+    The set K of the statistics holds k leaders plus any that tie with the last. The k most likely
+    tokens in K have at least their proportional share of its mass, and the k most likely tokens in
     the whole vocabulary have no less.
     """
     if not top_k:
@@ -137,21 +137,21 @@ def _mean_over_stakes(logs: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Positions of the stretches of one length that occur at least twice, shape [m] each."""
+    """Positions of all stretches of one length that occur at least twice, shape [m] each."""
 
     length: int  # in tokens
     texts: NDArray[np.int64]  # index of the answer
     starts: NDArray[np.int64]  # index of the stretch's first token in the answer
     gains: Floats  # log of share / probability
-    stretches: NDArray[np.int64]  # number of the stretch; equal tokens have equal numbers
+    stretches: NDArray[np.int64]  # stretch number; identical tokens share a number
 
 
 def _places(answers: Sequence[Answer]) -> Iterator[_Places]:
     """Yield the positions of repeated stretches, length by length.
 
-    Stretches of 2, 3, 4, 6 ... tokens are numbered by the numbers of their two parts, so that each
-    length costs one sort. Only positions at which a stretch is less probable than its share are
-    kept: all others are no evidence, and leaving them out can only lower the e-value.
+    Stretches of 2, 3, 4, 6 ... tokens are numbered by combining the numbers of their two parts, so
+    each length costs one sort. Only positions where a stretch is less probable than its share are
+    kept: the others are no evidence, and dropping them can only lower the e-value.
     """
     lengths = np.array([len(answer.ids) for answer in answers])
     ids = np.concatenate([np.asarray(answer.ids, np.int64) for answer in answers])
@@ -188,8 +188,8 @@ def _repeated(
     prompts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[float, dict[int, Stretch]]:
-    """Return the log e-value of the repeated stretches of one length, and the stretches with an
-    e-value of 1 or more by themselves."""
+    """Return the log e-value of the repeated stretches of one length, plus the stretches whose own
+    e-value is at least 1."""
     order = np.lexsort((prompts[places.texts], places.stretches))
     texts, starts, stretch = places.texts[order], places.starts[order], places.stretches[order]
     gains, length = places.gains[order], places.length
@@ -203,7 +203,7 @@ def _repeated(
     groups = _starts((stretch[rows],))
     held = np.diff(np.append(groups, len(rows)))  # prompts of each stretch
     staked = _staked(factors)
-    # For a leader all other prompts count, whether or not they contain the stretch.
+    # All prompts other than the leader's count, whether or not they contain the stretch.
     sums = np.add.reduceat(staked, groups, axis=1)
     sums += (len(counts) - held) * np.log1p(-np.asarray(STAKES))[:, None]
     led = _mean_over_stakes(np.repeat(sums, held, axis=1) - staked) + np.log(weights)

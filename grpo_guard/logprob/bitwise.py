@@ -18,10 +18,10 @@ class BitwiseReport:
 
     tokens: int  # number of tokens compared, over all comparisons
     differing: int  # number of tokens that differ in log-prob, raw logit or support
-    largest: float  # largest difference of log-probs, in nats
+    largest: float  # largest difference in log-prob, in nats
     where: str | None
     """Source of the first difference: "batching" (one engine against itself) or "engines"; None if
-    there is no difference."""
+    there is none."""
 
     @property
     def deserved(self) -> bool:
@@ -32,10 +32,10 @@ class BitwiseReport:
 def same_bits(
     first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
 ) -> BitwiseReport:
-    """Score sequences with both scorers, and one by one with the first, and compare every bit.
+    """Score sequences with both scorers, plus one by one with the first, and compare every bit.
 
-    Pass a few hundred completions of the lengths that you train on, since kernels change with
-    shapes.
+    Pass a few hundred completions of the lengths you train on, because the choice of kernels
+    depends on shapes.
 
     Args:
         first: One side, such as the verifier's own scorer.

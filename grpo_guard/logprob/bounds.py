@@ -32,27 +32,27 @@ class LogProbBoundVerifier(LogProbVerifier):
     For homogeneous swarms, where every node holds the same weights. Sharpens the check in "Hail to
     the Thief" (arXiv 2511.09780: every token in the top-50) in three ways: a margin for numerical
     drift and a binomial test instead of zero tolerance, so that honest work passes at a stated
-    rate; the support of the declared engine instead of top-k alone; and a test of how unlikely the
-    tokens are together, so that text inside the support is tested too. See `evidence.py`.
+    rate; the declared engine's actual support rather than top-k alone; and a test of how unlikely
+    the tokens are jointly, so that text inside the support is tested too. See `evidence.py`.
 
-    The verifier also tests each node's completions together: a batch can show what no single
-    completion does, and evidence against the node accumulates over batches. See
-    `batch_evidence.py` and `nodes/e_process.py`. Once a node is convicted, its completions are
-    rejected if they contain a stretch that the node repeats or are improbable at the 5 % level;
-    such a verdict has no p-value. Completions without a node are treated as one node's, but only
-    for repeated stretches, which text without token ids cannot show.
+    The verifier also tests each node's completions jointly: a batch can reveal what no single
+    completion does, and evidence against the node accumulates over batches. See `batch_evidence.py`
+    and `nodes/e_process.py`. Once a node is convicted, its completions are rejected if they contain
+    a stretch the node repeats or are improbable at the 5 % level; such verdicts have no p-value.
+    Completions without a node are treated as coming from a single node, but are tested only for
+    repeated stretches, which cannot be found in text without token ids.
 
-    The verifier cannot see poison that the policy finds likely, such as a single wrong digit at a
-    position where the model is unsure, or a choice among honest samples (the longest of eighty).
-    Detecting either takes a shared seed. A node must not use one seed for all prompts or reuse a
-    seed in every batch, since its answers would look alike.
+    The verifier cannot see poison that the policy finds likely, such as a single wrong digit where
+    the model is unsure, or cherry-picking among honest samples (the longest of eighty). Detecting
+    either takes a shared seed. Nodes must not use one seed for all prompts or reuse a seed in every
+    batch, because their answers would look alike.
 
     Args:
         model, tokenizer, sampling, options: As for `LogProbVerifier`.
         node_alpha: Probability that an honest node is ever convicted, in addition to ``alpha`` for
             each of its completions, in [0, 1); 0 turns the test of nodes off.
-        key: Secret of 1 to 64 bytes that authors do not know; makes tail masses uniform. If None, a
-            random key is used, so a p-value near alpha differs a little between processes.
+        key: Secret of 1 to 64 bytes, unknown to authors, that makes tail masses uniform. If None, a
+            random key is used, so p-values near alpha vary slightly between processes.
         store: Keeps the evidence across processes and restarts, or None to keep it in this object.
 
     Raises:
@@ -94,14 +94,14 @@ class LogProbBoundVerifier(LogProbVerifier):
         return {"node": "takes all completions for one node's"}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the evidence remembered about nodes, as plain JSON values."""
+        """Return the accumulated evidence about nodes, as plain JSON values."""
         return self.nodes.e_processes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         self.nodes.e_processes.load_state_dict(state)
 
@@ -124,8 +124,8 @@ class LogProbBoundVerifier(LogProbVerifier):
                 encoded = scored[i].encoded
                 span = self.encoder.char_span(batch[i], encoded, *token_span)
                 placed = replace(finding, char_span=span, token_span=encoded.span(*token_span))
-                # No p-value: the node's is not this completion's, and the completion's own p-value
-                # did not reject.
+                # No p-value: the node's says nothing about this completion, whose own p-value did
+                # not reject.
                 verdicts[i] = reject(self.name, findings=(placed, *verdicts[i].findings))
         return verdicts
 
@@ -155,7 +155,7 @@ class LogProbBoundVerifier(LogProbVerifier):
     def _finding(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
     ) -> Finding:
-        """Describe the stretch of tokens that is the strongest evidence against the completion."""
+        """Describe the most incriminating stretch of tokens."""
         others = min(evidence.surprise_p, evidence.floor_p)
         support_decides = evidence.support_p <= min(others, evidence.scan_p)
         scan_decides = not support_decides and evidence.scan_p <= others

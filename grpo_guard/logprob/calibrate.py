@@ -40,7 +40,7 @@ class CalibrationError(ValueError):
     """Raised when no profile can be derived from the completions.
 
     Attributes:
-        index: Index of the completion at fault, or None if it is all of them together.
+        index: Index of the completion at fault, or None if the problem lies in the set as a whole.
     """
 
     def __init__(self, problem: str, index: int | None = None) -> None:
@@ -65,21 +65,21 @@ def calibrate(
     base: DriftProfile = BFLOAT16,
     progress: Callable[[int, int], None] | None = None,
 ) -> ProfileFile:
-    """Measure a drift profile on completions that are known to be honest.
+    """Measure a drift profile on completions known to be honest.
 
     Args:
         verifiers: The verifiers whose false-positive rates are measured, at least one; all must
-            have the same scorer identity and SamplingSpec. The first verifier that replays a coin
-            does the scoring, or else the first.
+            have the same scorer identity and SamplingSpec. Scoring is done by the first verifier
+            that replays a coin, or by the first verifier if none does.
         completions: Honest completions with token ids, at least 2,000 tokens for more than one
             prompt, drawn under the coin if a coin is replayed. Any ``sampler_logprobs`` must be at
             the declared temperature over the whole vocabulary.
-        base: Profile that supplies the numbers that the data cannot determine.
+        base: Profile that supplies any numbers the data cannot determine.
         progress: Called with the numbers of completions (scored, total).
 
     Raises:
         CalibrationError: there are too few tokens, a completion cannot be scored or has no ids, or
-            the completions cannot come from this sampler and policy.
+            the completions cannot have come from this sampler and policy.
         ValueError: the verifiers differ in sampler or scorer.
         OutOfMemoryError: one completion does not fit into the memory budget.
     """
@@ -198,9 +198,9 @@ def _drift(completion: Completion, stats: TokenStats, index: int) -> Floats:
 
 
 def _both_ways(honest: Sequence[Honest]) -> list[tuple[list[Honest], list[Honest]]]:
-    """Split the completions into two halves and return both pairs (to derive from, to judge).
+    """Split the completions into halves and return both pairs (to calibrate on, to evaluate).
 
-    Completions of the same prompt share their context, so they stay in one half.
+    Completions of the same prompt share their context, so they stay in the same half.
     """
     side: dict[tuple[int, ...], int] = {}
     for h in honest:

@@ -1,13 +1,13 @@
-"""The public coin: assigns a seed and a prompt to each slot.
+"""The public coin, which assigns a seed and a prompt to each slot.
 
-Every completion that a node may send fills a slot: (run, round, node, slot). A keyed hash of the
-slot and the prompt gives the seed, so there is one honest completion per slot, and anyone can
-compute which one. Slots are numbered without gaps and names are fixed when a node joins, so nobody
-can choose run, node or slot to suit a completion. Someone who knows a round's weights in advance
-could still try out names and slots, unless a beacon, a public value, appears only when the round
-begins; whoever publishes the beacon must not be able to choose it. A node can still leave slots
-empty (receivers must count them), and an operator with many names has as many slots: who may join
-is decided elsewhere.
+Every completion that a node may send fills a slot: (run, round, node, slot). The seed is a keyed
+hash of the slot and the prompt, so each slot has exactly one honest completion, and anyone can
+compute it. Slots are numbered without gaps and names are fixed when a node joins, so nobody can
+pick the run, node or slot to suit a completion. Someone who knows a round's weights in advance
+could still try out names and slots, unless the seed also depends on a beacon: a public value,
+revealed only when the round begins, that its publisher must not be able to choose. Nodes can still
+leave slots empty (receivers must count them), and an operator with several names gets that many
+more slots: who may join is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class PublicCoin:
     """Assigns the seeds and prompts of one run.
 
     Args:
-        run: Name of the run, such as ``"run-7"``; not empty. The name keys the hash, so another run
-            has other seeds.
+        run: Name of the run, such as ``"run-7"``; not empty. The name keys the hash, so different
+            runs have different seeds.
         beacons: A public value per round, revealed when the round begins, or None if the run uses
-            no beacons. The mapping may grow during use.
+            no beacons. The mapping can grow during use.
 
     Raises:
         ValueError: the name is empty or not valid Unicode, or a beacon is not text.
@@ -52,7 +52,7 @@ class PublicCoin:
     def seed(
         self, *, round: int, node: str, slot: int, prompt: str | Sequence[Mapping[str, Any]]
     ) -> int:
-        """Return the seed of a slot's only honest completion, 0 <= seed < 2^64.
+        """Return the seed for a slot's only honest completion, 0 <= seed < 2^64.
 
         Args:
             round: Number of the round, >= 0.
@@ -67,9 +67,9 @@ class PublicCoin:
         return self._hash(b"grpo-guard seed", round, node, slot, canonical(prompt))
 
     def prompt_index(self, *, round: int, node: str, slot: int, prompts: int) -> int:
-        """Pick one of ``prompts`` prompts for a slot, in runs where the nodes do not share prompts.
+        """Pick one of ``prompts`` prompts for a slot, in runs where nodes do not share prompts.
 
-        Otherwise a node would pick the prompts that suit its poison best.
+        Without this, a node could pick the prompts that best suit its poison.
 
         Raises:
             KeyError, ValueError: as for `seed`; ValueError also if ``prompts`` is below 1.
@@ -85,7 +85,7 @@ class PublicCoin:
                 raise ValueError(f"{name}: expected an integer >= 0, got {value!r}")
         beacon = "" if self.beacons is None else self.beacons[round]
         key = blake2b(self.run.encode(), digest_size=MOST_FIELD_BYTES).digest()
-        # `person` separates the domains, so that a seed reveals nothing about the prompt drawn.
+        # `person` separates the domains, so a seed reveals nothing about the prompt drawn.
         h = blake2b(key=key, digest_size=8, person=domain)
         for part in (b"%d" % round, node.encode(), b"%d" % slot, beacon.encode(), rest):
             # Each part is length-prefixed: ("ab", "c") and ("a", "bc") must hash differently.
@@ -95,7 +95,7 @@ class PublicCoin:
 
 
 def canonical(prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
-    """Encode a prompt as bytes such that text and messages never collide; key order is ignored."""
+    """Encode a prompt as bytes so that text and messages never collide; key order is ignored."""
     if isinstance(prompt, str):
         return b"text:" + prompt.encode()
     messages = [dict(message) for message in prompt]

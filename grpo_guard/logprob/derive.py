@@ -1,9 +1,9 @@
 """Derive the numbers of a drift profile from statistics of honest tokens.
 
-A number that the data can bound replaces the base profile's, whether it is larger or smaller. An
-event that was never seen is bounded only by the token count, at about 3 / tokens; the smaller of
-that bound and the base profile's number is then used, unless the data contradict the base profile
-where the two can be compared.
+Any number the data can bound replaces the base profile's, whether larger or smaller. An event that
+was never observed is bounded only by the token count, at about 3 / tokens; the smaller of that
+bound and the base profile's number is then used, unless the data contradict the base profile where
+the two can be compared.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from grpo_guard.logprob.replay.evidence import Replayed
 from grpo_guard.logprob.stats import Floats
 
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0)
-# Beyond the largest margin seen, rates fall tenfold for every `DECADE` raw logits: a third of the
-# speed at which SmolLM2's rates fall between fp32 and rounded bf16.
+# Beyond the largest margin observed, rates fall tenfold every `DECADE` raw logits: a third as fast
+# as SmolLM2's rates fall between fp32 and rounded bf16.
 DECADE, LEAST_RATE = 0.25, 1e-15
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
-# A gap exceeded by more than this share of tokens is not drift, and its rate is useless in a test.
+# A gap exceeded by more than this share of tokens is not drift, and its rate is useless for
+# testing.
 MOST_OUTSIDE = 0.5
-# The built-in bfloat16 profile exceeds the largest drift behind it by the same factor.
+# The built-in bfloat16 profile exceeds the largest drift it is based on by the same factor.
 TAU_FACTOR = 1.5
-# A median difference above this, in nats, is not drift but another kind of log-prob: raw instead of
-# at the declared temperature, or renormalised after truncation.
+# A median difference above this, in nats, is not drift but a different kind of log-prob: raw rather
+# than at the declared temperature, or renormalised after truncation.
 MOST_TYPICAL_DRIFT = 0.1
 
 
@@ -55,7 +56,7 @@ class HonestTokens:
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
-    """Derive a profile's numbers, each with its source.
+    """Derive a profile's numbers, along with their sources.
 
     Raises:
         ValueError: half or more of the tokens lie outside the declared support, or half or more of
@@ -65,7 +66,7 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
     floor_seen = bool((tokens.tail_mass < base.floor_tail).any())
     return Numbers(
         rates=gap_rates(tokens.edge_gap, base),
-        # A count over all tokens cannot tell ``ulps`` and ``mass_margin`` apart. Gaps are taken
+        # A count over all tokens cannot tell ``ulps`` and ``mass_margin`` apart. Gaps are measured
         # after widening top-p by ``mass_margin``, so the rates cover the rest.
         ulps=_inherited(base.ulps),
         mass_margin=_inherited(base.mass_margin),
@@ -110,8 +111,8 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
                 )
                 for m in margins
             ],
-            # A bound by the count alone would let one token with any margin pass for free in a long
-            # completion.
+            # A bound from the count alone would let one token with any margin pass for free in a
+            # long completion.
             extrapolated=True,
         )
     )
@@ -155,7 +156,7 @@ def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
 
     Larger gaps are rarer, so the bounds never rise.
     """
-    # If honest tokens go further out than the base profile allows, its rates for far gaps are no
+    # If honest tokens stray further than the base profile allows, its rates for large gaps are no
     # guide.
     guide = not any(n and lower_bound(k, n) > rate for _, k, n, rate in seen)
     rates: list[GapRate] = []
@@ -176,9 +177,9 @@ def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
 
 
 def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
-    """Count the tail masses up to each power of ten, and compare with what honest sampling allows.
+    """Count the tail masses up to each power of ten and compare the counts with honest sampling.
 
-    ``exceeds`` is tested at a confidence of 99.9 %, since there are several comparisons.
+    ``exceeds`` is tested at 99.9 % confidence, because there are several comparisons.
     """
     n = len(tail_mass)
     seen = [(tail, int((tail_mass <= tail).sum())) for tail in TAILS]
@@ -212,7 +213,7 @@ def _tau(drift: Floats, base: DriftProfile, temperature: float) -> Setting:
     if not _comparable(drift):
         return _inherited(base.tau)
     largest = TAU_FACTOR * float(np.abs(drift).max()) * temperature
-    # Rare tokens drift most, and few were seen: never go below the smallest built-in allowance.
+    # Rare tokens drift most, and few were observed: never go below the smallest built-in allowance.
     return Setting(value=max(FLOAT32.tau, largest), source="measured")
 
 
@@ -230,5 +231,5 @@ def _inherited(value: float) -> Setting:
 
 
 def joined(parts: Sequence[Floats]) -> Floats:
-    """Concatenate arrays; the result is empty if there are none."""
+    """Concatenate arrays, returning an empty array if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0)

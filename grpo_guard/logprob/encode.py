@@ -1,7 +1,8 @@
-"""Turn a completion into the token ids that are scored, and refuse anything its author could fake.
+"""Turn a completion into the token ids to score, and refuse anything its author could have faked.
 
-Nothing that a peer sends is taken on trust: ids must be in the vocabulary, decode to the text that
-the reward sees, stop at EOS, and follow the prompt that was asked, not a prompt of the author's.
+Nothing sent by a peer is taken on trust: ids must be in the vocabulary, decode to the text the
+reward sees, stop at EOS, and follow the prompt that was actually given, not one of the author's
+choosing.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Encoder:
     Args:
         tokenizer: A transformers tokenizer.
         sampling: The declared sampler.
-        vocab_size: Number of rows of the model's embedding.
-        window: Maximum length of a sequence that the model takes, in tokens, or None if unknown.
+        vocab_size: Number of rows in the model's embedding.
+        window: Maximum sequence length of the model, in tokens, or None if unknown.
 
-    The other options are those of `LogProbVerifier`.
+    The other options are the same as for `LogProbVerifier`.
     """
 
     def __init__(
@@ -64,13 +65,14 @@ class Encoder:
         self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
-        """Return the token ids of prompt and completion.
+        """Return the token ids of the prompt and completion.
 
         Raises:
-            EncodeError: with MALFORMED or OVERLONG if the author is to blame, and UNSUPPORTED if
-                the completion cannot be scored through no fault of its author.
+            EncodeError: with MALFORMED or OVERLONG if the author is to blame, or UNSUPPORTED if the
+                completion cannot be scored through no fault of its author.
         """
-        # Lone surrogates pass json.loads, then crash tokenizers; only the author can have sent any.
+        # Lone surrogates get through json.loads but crash tokenizers; only the author can have sent
+        # them.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
         context = completion.context or Given()
@@ -99,7 +101,7 @@ class Encoder:
     def char_span(
         self, completion: Completion, encoded: Encoded, start: int, end: int
     ) -> tuple[int, int] | None:
-        """Locate tokens [start, end) in ``completion.text``; None if the tokens show no text."""
+        """Locate tokens [start, end) in ``completion.text``; None if they produce no text."""
         whole = encoded.whole or encoded
         if whole.given:
             return self._span_in_turns(completion, whole, *encoded.span(start, end))
@@ -139,7 +141,7 @@ class Encoder:
             raise malformed("no completion_ids, and this guard requires them")
         if not text:
             raise malformed("the completion is empty")
-        # Tokenising takes linear time, but 100 MB of text is not worth even a second of work.
+        # Tokenising is linear, but 100 MB of text does not deserve even a second of work.
         limit = self.sampling.max_new_tokens or self.window
         written = len(text) - sum(end - start for start, end in chars)
         if limit is not None and written > limit * self.longest_token:
@@ -154,7 +156,7 @@ class Encoder:
         ids = tuple(token for part in parts for token in part)
         if not ids:
             raise malformed("the text has no tokens")
-        # The text may spell a token that was added to the tokenizer but not to the model.
+        # The text can spell out a token that was added to the tokenizer but not to the model.
         self._require_known("text", ids)
         # In text, special tokens are visible, so only tokens after an EOS can be smuggled in.
         for start, end in between(given, len(ids)):
@@ -172,7 +174,7 @@ class Encoder:
         window, declared = self.window, self.sampling.max_new_tokens
         most = max((n for n in (window, declared) if n is not None), default=None)
         drawn = len(ids) - sum(end - start for start, end in given)
-        if most is not None and drawn > most:  # before any check that visits every id
+        if most is not None and drawn > most:  # before any check that loops over every id
             why = (
                 f"max_new_tokens is declared as {most}"
                 if most == declared
@@ -187,7 +189,7 @@ class Encoder:
         self._require_declared_length(ids, given, retokenised=False)
         # The reward reads the text and the update trains on the ids: if they could differ, the text
         # could carry the answer and the ids the poison. If the spans could differ, a rule would
-        # skip the poison as a tool's output while the update trained on it.
+        # skip the poison as tool output while the update trained on it.
         if self.check_text and not self._same(completion.text, ids, given, context):
             turns = ", turn by turn" if given else ""
             raise malformed(
@@ -206,7 +208,7 @@ class Encoder:
             for span, (a, b) in zip(tokens, parts, strict=True)
         )
         # Masked tokens were decoded by the trainer's adapter. In other given spans, special tokens
-        # must match too: the environment reads the text, and hidden tokens would change what
+        # must match too: the environment reads only the text, and hidden tokens would change what
         # follows.
         return own and (
             context.masked
@@ -217,14 +219,14 @@ class Encoder:
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
-        """Yield the texts to which honest engines and trainers decode ids, the usual one first."""
+        """Yield the texts that honest engines and trainers decode ids to, most common first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
         yield self.detokenizer.shown(ids)
         if ids[-1:] and ids[-1] in self.eos_ids:
             # Engines omit an EOS even if it is not a special token.
             yield self._decode(ids[:-1], True)
-        # TRL decodes with the tokenizer's own clean-up of spaces.
+        # TRL decodes with the tokenizer's own space clean-up.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _require_declared_length(
@@ -236,15 +238,15 @@ class Encoder:
             )
         limit = self.sampling.max_new_tokens
         drawn = len(ids) - sum(end - start for start, end in given)
-        # Retokenising changes a few tokens in a hundred, so their number may change as well.
+        # Retokenising changes a few percent of the tokens, so their number can change as well.
         if limit is not None and drawn > (limit * 1.1 + 8 if retokenised else limit):
             raise EncodeError(
                 Cause.OVERLONG, f"{drawn} tokens, but max_new_tokens is declared as {limit}"
             )
 
     def _require_shown(self, ids: tuple[int, ...], given: tuple[Span, ...]) -> None:
-        """Refuse ids that do not show in the text: special tokens inside an answer, padding, and
-        anything after an EOS. Trainers train on such ids unless they mask them."""
+        """Refuse ids that do not show up in the text: special tokens inside an answer, padding, and
+        anything after an EOS. Trainers train on such ids unless they mask them out."""
         if problem := self.detokenizer.problem(ids, given):
             raise malformed(
                 f"completion_ids: {problem}. If the policy answers in special tokens, pass "
@@ -254,12 +256,12 @@ class Encoder:
     def _require_end(
         self, finish: str | None, prompt: int, ids: tuple[int, ...], given: tuple[Span, ...]
     ) -> None:
-        """Require an EOS unless a limit ended the last turn: where to stop is sampled too."""
+        """Require an EOS unless the last turn hit a length limit: where to stop is sampled too."""
         limit = self.sampling.max_new_tokens
         ends_given = bool(given) and given[-1][1] == len(ids)
         drawn = len(ids) - sum(end - start for start, end in given)
         cut = limit in (drawn, len(ids)) or prompt + len(ids) == self.window
-        # With no limit declared, any length may have been the limit, unless a "stop" is claimed.
+        # With no declared limit, any length could have been the limit, unless a "stop" is claimed.
         unknown = limit is None and finish != "stop"
         if ids[-1] not in self.eos_ids and not (ends_given or cut or unknown):
             raise malformed(
@@ -281,9 +283,9 @@ class Encoder:
             if self.trust_prompt_ids and given:
                 return given
         own = self._own_prompt_ids(completion)
-        # With ids of their own choosing, authors could let the poison follow from a prompt that
-        # asks for it. Ids that spell the same prompt differently are harmless, since the usual ids
-        # are scored in their place.
+        # With ids of their own choosing, authors could make the poison follow from a prompt that
+        # asks for it. Ids that encode the same prompt differently are harmless, because the usual
+        # ids are scored instead.
         if given is not None and given not in own:
             spelled = self._decode(given, skip_special=False)
             if all(spelled != self._decode(ids, skip_special=False) for ids in own):
@@ -297,7 +299,7 @@ class Encoder:
         return ids
 
     def usual_prompt_ids(self, completion: Completion) -> tuple[int, ...]:
-        """Return the prompt's ids in the form that trainers usually use.
+        """Return the prompt's ids in the form most trainers use.
 
         Raises:
             EncodeError: with UNSUPPORTED if the prompt cannot be encoded.
@@ -312,7 +314,7 @@ class Encoder:
             return 0
 
     def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
-        """Return the prompt's ids in the forms that trainers and engines use, usual form first."""
+        """Return the prompt's ids in each form used by trainers and engines, most common first."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
             return self._of_text(completion.prompt)
@@ -323,7 +325,7 @@ class Encoder:
                 "set tokenizer.chat_template or give prompts as text",
             )
         messages = [dict(message) for message in completion.prompt]
-        # After an assistant's message, trainers open a new turn, but engines may continue the turn.
+        # After an assistant message, trainers open a new turn, but engines may continue the turn.
         forms = [{"add_generation_prompt": True}]
         if messages and messages[-1]["role"] == "assistant":
             forms.append({"continue_final_message": True})
@@ -343,8 +345,8 @@ class Encoder:
                 tuple(self.tokenizer(prompt, add_special_tokens=special)["input_ids"])
                 for special in (True, False)
             ]
-            # A group's completions are adjacent and share a prompt. Prompt and ids are one tuple,
-            # since threads may race here.
+            # A group's completions are adjacent and share a prompt. Prompt and ids are kept in one
+            # tuple because threads can race here.
             self._last_prompt = prompt, ids
         return ids
 
@@ -361,10 +363,10 @@ class Encoder:
 
 
 def _same_text(text: str, decoded: str) -> bool:
-    """Whether the texts are equal, except for a little white space at the ends and a character that
-    the length limit cut in two."""
+    """Whether the texts are equal, ignoring a little white space at the ends and a character cut in
+    half by the length limit."""
     ends = " \t\r\n"
-    if abs(len(text) - len(decoded)) > 16:  # longer runs of blanks would be text that was added
+    if abs(len(text) - len(decoded)) > 16:  # longer runs of blanks would be added text
         return False
     return text.strip(ends) == decoded.strip(ends) or (
         decoded.endswith("\ufffd")

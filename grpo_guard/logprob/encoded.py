@@ -14,8 +14,8 @@ from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abst
 
 
 class EncodeError(Exception):
-    """Raised when a completion cannot be scored. Carries the verdict's cause, a sentence for the
-    reader, and the finding's kind, which is the cause's name by default."""
+    """Raised when a completion cannot be scored. Carries the verdict's cause, a message for the
+    reader, and the kind of finding, which defaults to the cause's name."""
 
     def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
         self.cause = cause
@@ -24,7 +24,7 @@ class EncodeError(Exception):
 
 
 def malformed(message: str, kind: str | None = None) -> EncodeError:
-    """Build the error for a fault that only the completion's author can have caused."""
+    """Build the error for a fault that only the completion's author could have caused."""
     return EncodeError(Cause.MALFORMED, message, kind)
 
 
@@ -37,10 +37,10 @@ class Encoded:
     from_text: bool  # whether the ids come from the text, and so may differ from those sampled
     seed: int | None = None  # the coin's seed if a coin is replayed; 0 <= seed < 2^64
     given: tuple[Span, ...] = ()
-    """Spans of ``completion_ids`` that were not sampled: they are scored as context, and their
+    """Spans of ``completion_ids`` that were not sampled. They are scored as context, and their
     statistics are discarded."""
     whole: Encoded | None = None
-    """The whole completion if these are only its drawn tokens; None if this is the whole itself."""
+    """The whole completion if this object holds only its drawn tokens; None if it is the whole."""
     author: str | None = field(default=None, compare=False)  # the sender, if known
 
     @property
@@ -53,7 +53,7 @@ class Encoded:
         return np.flatnonzero(drawn)
 
     def drawn(self) -> Encoded:
-        """Return the drawn tokens alone, the form in which a completion's statistics are judged."""
+        """Return only the drawn tokens, which are what a completion's statistics are judged on."""
         if not self.given:
             return self
         ids = tuple(self.completion_ids[i] for i in self.places)
@@ -78,7 +78,7 @@ def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | Non
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """Encode a batch; return encodings by index, and ``verifier``'s verdicts on all the rest.
+    """Encode a batch; return encodings by index, plus ``verifier``'s verdicts on all the rest.
 
     The cause of an `EncodeError` decides whether the verdict rejects or abstains.
     """

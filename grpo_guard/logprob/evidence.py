@@ -2,27 +2,27 @@
 
 Four kinds of evidence against "these tokens were drawn from the declared sampler":
 
-* *Support*: too many tokens lie too far outside what the sampler keeps. The k-th largest gap g has
-  a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 this
-  is an instant floor: a single token far enough outside decides.
-* *Surprise*: tokens inside the support that are too unlikely together: text from another model or a
+* *Support*: too many tokens lie too far outside the set that the sampler keeps. The k-th largest
+  gap g has a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With
+  k = 1 this acts as a hard floor: a single token far enough outside is decisive.
+* *Surprise*: tokens inside the support that are jointly too unlikely: text from another model or a
   higher temperature, moved lines, or poison built from allowed tokens. This is an e-process, a bet
   against honesty whose wealth has mean <= 1 if the tokens were honestly sampled. By Ville's
-  inequality the wealth ever exceeds 1/a with probability at most a, whatever the length. A share of
-  the stake is bet from every token on, so that honest text before the poison costs little.
+  inequality the wealth ever exceeds 1/a with probability at most a, whatever the length. Part of
+  the stake starts betting afresh at every token, so honest text before the poison costs little.
 * *Scan*: a few consecutive tokens that are too unlikely, whatever surrounds them; see `scan.py`.
-  The e-process pays for the honest text before those tokens, but a window does not.
+  The e-process loses wealth on the honest text before those tokens, but a window does not.
 * *Floor*: one token so improbable that drift cannot explain it.
 
-The bets are fair under any truncation: an honest token comes from p restricted to a top set and
+The bets are fair under any truncation: an honest token is drawn from p restricted to a top set and
 renormalised. Let K be the declared top-k (or the vocabulary), let P and Q ~ P^b, b < 1, be
 normalised over K, and let the factor be Q/P on K and 1 outside. If the sampler keeps a smaller top
-set T of K, the mean is Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top
-sets. The tail mass under p is at least that under the restricted p, so it is super-uniform, and
+set T of K, the mean is Q(T) / P(T) <= 1, because flattening a distribution takes mass away from its
+top sets. The tail mass under p is at least that under the restricted p, so it is super-uniform, and
 b * u^(b-1) is a calibrator (Vovk and Wang, arXiv 1912.06116).
 
-The parts' p-values are combined by Bonferroni, with `SHARES` of alpha. Without truncation no token
-is outside the support, and the other parts get its share.
+The four p-values are combined by Bonferroni, with `SHARES` of alpha. Without truncation no token is
+outside the support, so its share goes to the other parts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from grpo_guard.nodes.e_process import log_shares
 # A foreign phrase has few tokens; betting the whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05
 TAIL_EXPONENT = 0.1
-DENSE_CAP = 50.0  # maximum factor of one token, since a single drifting token must not decide
+DENSE_CAP = 50.0  # maximum factor per token, because a single drifting token must not be decisive
 COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few large or many small gaps
 
 # Support, surprise, scan, floor. The floor's own p-value, n * `floor_tail`, is far below alpha.
@@ -58,7 +58,7 @@ class Evidence:
 
     p_value: float  # combined, in [0, 1]
     unkeyed_p: float
-    """The combined p-value without keyed shares. A repeated text has the same shares, so only
+    """The combined p-value without keyed shares. Repeated text gets the same shares, so only
     p-values without them may be multiplied over prompts and batches; otherwise shared luck would
     convict."""
     support_p: float  # p-value of the gaps, by Bonferroni over `COUNTS`
@@ -67,7 +67,7 @@ class Evidence:
     floor_p: float  # p-value of the least likely token, 1 if no token is below the floor
     window: tuple[int, int]  # the least likely window of tokens, half-open
     zones: NDArray[np.int8]  # INSIDE, AMBIGUOUS or OUTSIDE the support, [n]
-    weights: Floats  # each token's evidence against honesty, in nats, [n]; negative speaks for it
+    weights: Floats  # each token's evidence against honesty, in nats, [n]; negative if in favour
 
 
 def weigh(
@@ -79,7 +79,7 @@ def weigh(
 ) -> Evidence:
     """Weigh the evidence against honest sampling; ``stats`` must be free of NaN and not empty.
 
-    ``shares`` are the scan's `keyed_shares`, shape [n]; without them, less is detected.
+    ``shares`` are the scan's `keyed_shares`, shape [n]; without them, the test detects less.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
@@ -91,8 +91,8 @@ def weigh(
     ]
     support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
     surprise_p, log_factors = _surprise(stats, profile)
-    # P(tail mass <= u) <= u for each of n tokens. A smaller tail counts as the floor itself, since
-    # drift determines how small it looks.
+    # P(tail mass <= u) <= u for each of n tokens. A smaller tail is raised to the floor, because
+    # how small it looks is determined by drift.
     least = float(stats.tail_mass.min())
     floor_p = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
     scanned = unkeyed = scan(scan_tails(stats, profile, sampling.temperature, None))
@@ -113,7 +113,7 @@ def weigh(
 
 
 def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
-    """Return the e-process's p-value and each token's evidence against honesty, shape [n]."""
+    """Return the e-process p-value and each token's evidence against honesty, shape [n]."""
     tail = np.clip(stats.tail_mass, profile.least_tail, 1.0)
     by_tail = _sparse(TAIL_EXPONENT * tail ** (TAIL_EXPONENT - 1))
     log_p = np.maximum(stats.logprob - stats.log_set_mass, math.log(profile.least_tail))
@@ -135,8 +135,8 @@ def _sparse(factor: Floats) -> Floats:
 
 
 def _restarted(log_factors: Floats) -> Floats:
-    """Return the log e-value after each token of an `EProcess` in which each token is a batch; the
-    reserve is included."""
+    """Return the log e-value after each token, reserve included, of an `EProcess` that treats each
+    token as a batch."""
     paths = np.cumsum(log_factors)
     s = np.arange(len(paths))
     before = paths - log_factors
@@ -155,13 +155,13 @@ def binomial_tail(k: int, n: int, rate: float) -> float:
         raise ValueError(f"binomial_tail: expected 0 <= k <= n, 0 < rate < 1, got {k}, {n}, {rate}")
     if k == 0:
         return 1.0
-    if k <= n * rate:  # the upper tail has most of the mass, so sum the lower tail instead
+    if k <= n * rate:  # most of the mass is in the upper tail, so sum the lower tail instead
         return max(0.0, 1.0 - _binomial_sum(range(k - 1, -1, -1), n, rate))
     return min(1.0, _binomial_sum(range(k, n + 1), n, rate))
 
 
 def _binomial_sum(counts: range, n: int, rate: float) -> float:
-    """Sum binomial probabilities over counts that move away from the mode."""
+    """Sum binomial probabilities over counts, moving away from the mode."""
     total = 0.0
     for k in counts:
         term = math.exp(

@@ -1,4 +1,4 @@
-"""Checks of a completion's form that need no scores, for completions that are not spot-checked."""
+"""Form checks that need no scores, for completions that are not spot-checked."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MASK: Final = (
 class FormVerifier(CompletionVerifier):
     """Rejects what a log-prob verifier would reject before it scores anything.
 
-    Under `SpotCheck` most completions are never shown to the log-prob verifier. Without this check,
-    ids that say something other than the text, padding after the end, and slots that are not the
-    node's would pass in every completion that is not drawn, though finding them costs next to
-    nothing. The check also rejects a claimed sampling mask, and a second completion for a slot in
-    the same batch. So names must be authenticated, as for `SpotCheck`: otherwise a stranger could
+    Under `SpotCheck`, most completions never reach the log-prob verifier. Without this check, ids
+    that contradict the text, padding after the end, and slots that belong to another node would
+    pass in every completion that is not drawn, even though catching them costs next to nothing. The
+    check also rejects a claimed sampling mask, and a second completion for the same slot in one
+    batch. Names must therefore be authenticated, as for `SpotCheck`: otherwise a stranger could
     fill a node's slot first.
     """
 
@@ -40,7 +40,7 @@ class FormVerifier(CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        """Whether the log-prob verifier, whose checks are run here, compares ids with the text."""
+        """Whether the log-prob verifier whose checks are run here compares ids with the text."""
         return self.of.compares_ids
 
     @property
@@ -49,7 +49,7 @@ class FormVerifier(CompletionVerifier):
         return self.of.own_tokenizer
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Accept the completions that could be scored, at most one per slot in the batch."""
+        """Accept every completion that could be scored, at most one per slot in the batch."""
         verdicts = encode_batch(self.name, self.of.encode, batch)[1]
         filled = set[Place]()
         for i, completion in enumerate(batch):
@@ -59,14 +59,14 @@ class FormVerifier(CompletionVerifier):
         return [verdicts[i] for i in range(len(batch))]
 
     def _verdict(self, completion: Completion, filled: set[Place]) -> Verdict:
-        """Return the verdict on a completion that can be scored; its slot joins ``filled``."""
+        """Return the verdict on a completion that can be scored; adds its slot to ``filled``."""
         if claimed_mask(completion) is not None:
             return reject(self.name, Cause.MALFORMED, _MASK)
         if not isinstance(self.of, SeedReplayVerifier):
             return accept(self.name)
         try:
             place = self.of.slots.place(completion)
-        except EncodeError as error:  # the round ended while the completion was verified
+        except EncodeError as error:  # the round ended while the completion was being verified
             return abstain(self.name, Cause.UNSUPPORTED, str(error))
         if place in filled:
             finding = Finding("slot_filled", f"a second completion for slot {completion.slot}")

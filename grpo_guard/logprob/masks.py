@@ -1,9 +1,9 @@
-"""Check that a sampling mask that came with a completion is the declared sampler's.
+"""Check that the sampling mask sent with a completion is the declared sampler's.
 
-Each position of the mask is compared with the declared sampler's support there under the policy,
-from the whole row of logits. Drift between engines moves tokens across the edge of the support, so
-a token counts only if it is on the wrong side of the edge even after being moved towards the other
-side by `MARGINS` times the drift profile's margin, with top-p moved by the margin of mass.
+At each position, the mask is compared with the declared sampler's support under the policy,
+computed from the whole row of logits. Drift between engines moves tokens across the edge of the
+support, so a token counts only if it is still on the wrong side after being moved towards the other
+side by `MARGINS` times the drift profile's margin, with top-p moved by the mass margin.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from grpo_guard.logprob.kernels.support import full_rows, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 
 MARGINS: Final = 2.0
-"""Number of margins allowed: a token may drift one way, and the tokens at the edge the other."""
+"""Number of margins allowed: a token can drift one way and the tokens at the edge the other."""
 
 
 def rows_scorer(scorer: Any) -> Any:
-    """Return the `TransformersScorer` behind a scorer, which gives whole rows of logits, or None if
-    there is none."""
+    """Return the `TransformersScorer` behind a scorer, which provides whole rows of logits, or None
+    if there isn't one."""
     found = getattr(scorer, "own", scorer)
     return found if hasattr(found, "plain_states") and hasattr(found, "model") else None
 
@@ -43,8 +43,8 @@ def false_places(
     sampling: SamplingSpec,
     profile: DriftProfile,
 ) -> Iterator[Finding]:
-    """Yield findings, in order, for the positions where the mask of a whole completion differs from
-    the declared sampler's; ``scorer`` must come from `rows_scorer`."""
+    """Yield findings, in order, for positions where a whole completion's mask differs from the
+    declared sampler's; ``scorer`` must come from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
         inside, outside, shares = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):
@@ -71,7 +71,7 @@ def false_places(
 
 
 def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield positions and their scores, logits / temperature, a few rows at a time: [R], [R, V]."""
+    """Yield positions and scores (logits / temperature), a few rows at a time: [R], [R, V]."""
     states: Tensor = scorer.plain_states(encoded)
     head = head_of(scorer.model)
     pairs = [(encoded.prompt_ids, encoded.completion_ids)]
@@ -89,7 +89,7 @@ def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tup
 def _sides(
     scores: Tensor, sampling: SamplingSpec, profile: DriftProfile
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which tokens the sampler keeps and which it drops, whatever drift does, and each
+    """Return which tokens the sampler keeps and which it drops regardless of drift, plus each
     token's probability under the sampler. Scores are logits / temperature; [R, V] each."""
     ranked, order = scores.double().sort(-1, descending=True)
     size = ranked.shape[-1]
@@ -98,7 +98,7 @@ def _sides(
     mass = torch.cat([torch.zeros_like(weights[:, :1]), weights.cumsum(-1)], -1)
     k = sampling.top_k if 0 < sampling.top_k < size else size
     whole = _renormalised(ranked, weights, mass, k, sampling)
-    # How many tokens, and so how much mass, are above each token once it is moved down or up.
+    # Number of tokens, and hence mass, above each token once it is moved down or up.
     lowered = torch.searchsorted(-ranked, -(ranked - drift))
     raised = torch.searchsorted(-ranked, -(ranked + drift))
     inside, outside = lowered - 1 < k, raised >= k
@@ -122,7 +122,7 @@ def _sides(
 
 
 def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
-    """Return how far each score may have drifted, [R, V]; a logit of -inf counts as 0."""
+    """Return how far each score could have drifted, [R, V]; a logit of -inf counts as 0."""
     finite = torch.where(ranked.isfinite(), ranked, 0.0)
     margins = profile.margins((finite * temperature).cpu().numpy())
     return torch.as_tensor(margins, device=ranked.device) * (MARGINS / temperature)
@@ -131,7 +131,7 @@ def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
 def _renormalised(
     ranked: Tensor, weights: Tensor, mass: Tensor, k: int, sampling: SamplingSpec
 ) -> Tensor:
-    """Return the mass to which top-p applies, [R, 1], which depends on the engine."""
+    """Return the mass that top-p applies to, [R, 1], which depends on the engine."""
     if sampling.engine == "sglang":
         return mass[:, -1:]
     if sampling.engine == "vllm" and sampling.min_p > 0:

@@ -31,7 +31,7 @@ logger = logging.getLogger("grpo_guard")
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
 PLACES: Final = "improbable_places"
-# Half of the stake is on the node's completions taken together, half on bets at announced places.
+# Half of the stake is on the node's completions as a whole, half on bets at announced places.
 WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
 _PLACE_NAMES: Final = {
     Announced.RESULT: "results of sums",
@@ -40,22 +40,22 @@ _PLACE_NAMES: Final = {
     Announced.AFTER_ANSWER: "tokens after the answer",
 }
 # A convicted node's completions are tested at this level instead of alpha. The node loses this
-# share of its honest work, and most poison that is only a little improbable each time is found.
+# share of its honest work, and most poison that is only slightly improbable each time is caught.
 _SUSPECT_ALPHA: Final = 0.05
-# Completions without a node are tested as if one node had sent them all, so that leaving out the
-# name does not help. They are tested only for repeated stretches, as they have several authors.
+# Completions without a node are tested as if a single node had sent them all, so omitting the name
+# does not help. They are tested only for repeated stretches, because they have several authors.
 _NAMELESS: Final = ""
 
 Placed = tuple[Finding, tuple[int, int]]
-"""A finding and the token span to which it applies."""
+"""A finding and the token span it applies to."""
 
 
 class NodeEvidence:
     """Accumulates evidence about nodes within a batch and over batches.
 
     Args:
-        name: The verifier's name, under which the memory is stored.
-        sampling, places: The declared sampler; gives the text before each token.
+        name: The verifier's name, used as the storage key for the memory.
+        sampling, places: The declared sampler, and the lookup of the text before each token.
         alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
@@ -140,7 +140,7 @@ class NodeEvidence:
         """Return the bets on a completion's tokens at announced places."""
         encoded = scored.encoded
         whole = encoded.whole or encoded
-        # Tool output is context like any other text: it may announce what comes next.
+        # Tool output is context like any other text: it can announce what comes next.
         kinds = announced(self.places, whole.completion_ids)
         return place_bets(
             encoded, [kinds[i] for i in encoded.places],
@@ -164,7 +164,7 @@ def log_calibrated(p: float) -> float:
 def _findings(
     node: str, together: Batch, alone: Sequence[Evidence], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield the findings on a convicted node's completions."""
+    """Yield findings on a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
     about = f"{who}: chance for honest work {p_text(math.exp(-process.log_e_value))}"
     for place, evidence in enumerate(alone):
@@ -183,9 +183,9 @@ def _findings(
 def _place_findings(
     node: str, bets: Sequence[PlaceBets], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield findings on the completions in which the node's best bet gained anything."""
+    """Yield findings on completions where the node's best bet gained anything."""
     best = int(np.argmax(process.log_wealth)) - 1
-    if best < 0:  # the node's completions taken together convict it, not the bets on places
+    if best < 0:  # the node was convicted by its completions as a whole, not by the bets on places
         return
     kind, _, _ = COLUMNS[best]
     for number, bet in enumerate(bets):

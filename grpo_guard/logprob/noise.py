@@ -1,24 +1,24 @@
 """Gumbel noise that is a pure function of (seed, position, token id).
 
 Sampling is then an argmax of score + noise over the sampler's support: the Gumbel-max trick. Given
-the seed, anyone can compute which token an honest sampler drew, up to numerical drift of the
+the seed, anyone can compute which token an honest sampler drew, up to numerical drift in the
 scores.
 
 There are three families:
 
-* ``grpo-guard``: integers only, so that the bits are the same on any hardware.
+* ``grpo-guard``: integer-only, so the bits are identical on any hardware.
 * ``vllm``: the noise that vLLM's Model Runner V2 adds for a request with a ``seed`` (according to
-  vllm 0.32, ``v1/worker/gpu/sample/gumbel.py``): the same hash, then logarithms in fp32, which
-  differ in the last bits between libraries. vLLM's V1 runner draws from a torch.Generator in an
-  order that depends on batch and hardware, which cannot be replayed.
+  vllm 0.32, ``v1/worker/gpu/sample/gumbel.py``): the same hash, then fp32 logarithms, whose last
+  bits differ between libraries. vLLM's V1 runner draws from a torch.Generator in an order that
+  depends on batch and hardware, which cannot be replayed.
 * ``sglang``: the noise that SGLang adds under ``--enable-deterministic-inference`` for a request
   with a ``sampling_seed`` (according to sglang 0.5.23, ``layers/sampler.py``): the same hash, but
-  of the column, with large hashes in place of small ones, and logarithms in fp64. With a top-k,
-  top-p or min-p the columns are ranks of sorted probabilities, which drift changes; otherwise they
-  are token ids.
+  of the column, with large hashes in place of small ones, and fp64 logarithms. With top-k, top-p or
+  min-p, the columns are ranks of sorted probabilities, which drift can change; otherwise they are
+  token ids.
 
 The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with
-probability 2^-32. An attacker cannot exploit that, because the coin fixes the seed.
+probability 2^-32. Attackers cannot exploit that, because the coin fixes the seed.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from grpo_guard.core.sampling import SamplingSpec
 Family: TypeAlias = Literal["grpo-guard", "vllm", "sglang"]
 
 M32 = 0xFFFFFFFF
-# The hash of grpo-guard starts from a different state, so equal seeds give different noise.
+# The grpo-guard hash starts from a different state, so the same seed gives different noise.
 DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0, "sglang": 0}
 # Fixed point: tables and sums have 30 fractional bits, and noise has 18, which fp32 holds exactly.
 FRACTION, NOISE_FRACTION = 30, 18
 LN2 = 744261118  # round(ln 2 * 2^30)
-LARGEST = 22.9  # no family's noise is larger
+LARGEST = 22.9  # upper bound on the noise in every family
 
 
 def gumbel(
     seed: int | Tensor, position: Tensor, token: Tensor, family: Family = "grpo-guard"
 ) -> Tensor:
-    """Return standard Gumbel noise in fp32, in the shape to which the arguments broadcast.
+    """Return standard Gumbel noise in fp32, in the broadcast shape of the arguments.
 
     Args:
         seed: The seed, 0 <= seed < 2^64, or a tensor of seeds as int64 with the same bits
             (`signed`).
         position: Position of the token, int64, >= 0. For ``grpo-guard``, the token's index in the
-            completion; for the other families, the index of the last token before it, in prompt and
-            completion together.
+            completion; for the other families, the index of the token before it, counted over
+            prompt and completion.
         token: Token ids, int64.
-        family: The family of noise.
+        family: The noise family.
 
     Raises:
         ValueError: the seed is out of range or the family is unknown.
@@ -76,12 +76,12 @@ def gumbel(
 
 
 def require_replayable(sampling: SamplingSpec, family: Family) -> None:
-    """Refuse a sampler whose noise cannot be replayed; otherwise a node would find out too late.
+    """Refuse a sampler whose noise cannot be replayed, so that nodes find out in time.
 
     Raises:
         TypeError: ``sampling`` is not a `SamplingSpec`.
-        ValueError: the family is unknown or belongs to another engine than the sampler's, or the
-            sampler is SGLang's with truncation.
+        ValueError: the family is unknown or belongs to an engine other than the sampler's, or the
+            sampler is SGLang with truncation.
     """
     if not isinstance(sampling, SamplingSpec):
         raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
@@ -104,10 +104,10 @@ def require_replayable(sampling: SamplingSpec, family: Family) -> None:
 
 
 def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
-    """Return the position that enters the noise of a completion's token t, [B], [B] -> [B].
+    """Return the position used for the noise of a completion's token t, [B], [B] -> [B].
 
-    For ``grpo-guard`` the position counts within the completion, so that padding or another
-    template cannot shift it; for the engines it is the absolute index of the last token before t.
+    For ``grpo-guard`` the position is counted within the completion, so that neither padding nor
+    another template can shift it; for the engines it is the absolute index of the token before t.
     """
     return t if family == "grpo-guard" else prompt_length + t - 1
 
@@ -157,8 +157,8 @@ def rotated(x: Any, bits: int) -> Any:
 def _fixed_gumbel(h: Tensor) -> Tensor:
     """Return -ln(-ln(1 - v)) for v = (h + 1/2) / 2^32, in units of 2^-18, using integers only.
 
-    For v < 1/2, where all large noise lies, the result is computed as -ln v - r(v). The function
-    r(v) = ln(-ln(1 - v) / v) is smooth, so nothing cancels.
+    For v < 1/2, where all large noise values lie, the result is computed as -ln v - r(v). The
+    function r(v) = ln(-ln(1 - v) / v) is smooth, so there is no cancellation.
     """
     logs, ratios = (table.to(h.device) for table in _tables())
     x = 2 * h + 1  # v = x / 2^33

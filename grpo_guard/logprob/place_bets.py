@@ -1,30 +1,30 @@
 r"""Bets on the tokens at announced places, fair to any node that samples as declared.
 
-Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. Let L be the mass of the
-tokens less likely than the chosen token, and m the mass of the chosen token and any that tie with
+Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. Let L be the mass of all
+tokens less likely than the chosen token, and m the mass of the chosen token plus any that tie with
 it. The bet pays the mean of f over [L, L + m]::
 
     e = ((L + m)^b - L^b) / m
 
 Over the policy's distribution the mean of e telescopes to exactly 1. Using a random share of m, as
 the scan does, would be just as fair but would win less, by Jensen's inequality; here nothing is
-drawn at random, so equal answers share no luck. Two things can only lower the mean:
+drawn at random, so identical answers share no luck. Two things can only lower the mean:
 
 * *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1,
-  since u^b is concave.
-* *Drift.* If no token's probability in the sampler's numbers exceeds e^d times the verifier's, the
-  same holds for sets. So f is evaluated at min(1, u e^d), but never below the profile's
-  ``least_tail``.
+  because u^b is concave.
+* *Drift.* If no token's probability under the sampler exceeds e^d times its probability under the
+  verifier, the same holds for sets. So f is evaluated at min(1, u e^d), but never below the
+  profile's ``least_tail``.
 
 The factor at a place is 1 - s + s e, for a few exponents b and stakes s, and separately for each
-kind of place: an attacker uses one kind, and honest draws at the others must not dilute the
+kind of place: an attacker uses one kind, and honest draws at the other kinds must not dilute the
 evidence. The combinations of kind, b and s are the *columns*. Within a column, factors multiply
-over places; which places occur, and how many, may depend on everything drawn before. Columns are
+over places; which places occur, and how many, can depend on everything drawn before. Columns are
 averaged only at the end (`nodes/e_process.py`): if they were averaged batch by batch, poison that
-shows a little each time would pay for the average each time.
+leaves only a small trace each time would be diluted by the average each time.
 
 One node's answers to the same prompt often begin alike. If several answers have the same tokens
-before a place, their factors there are averaged instead of multiplied: a node that uses one seed
+before a place, their factors there are averaged instead of multiplied: a node that uses a seed
 twice draws the same tokens twice, and honest luck must not count double.
 """
 
@@ -62,7 +62,7 @@ class PlaceBets:
     prefixes: tuple[bytes, ...]  # digest of the prompt and tokens before each place, [m]
     places: tuple[int, ...]  # token indices, in ascending order, [m]
     log_factors: Floats
-    """Logarithm of each column's factor at each place, [m, COLUMNS]; 0 for columns of another
+    """Logarithm of each column's factor at each place, [m, COLUMNS]; 0 in columns of another
     kind."""
 
 
@@ -76,7 +76,7 @@ def place_bets(
     """Return the bets on a completion's tokens at announced places.
 
     Args:
-        encoded, stats: The tokens that the completion's author drew, [n].
+        encoded, stats: The tokens drawn by the completion's author, [n].
         kinds: What the text before each token announces, [n].
         profile: Bounds on drift; with an infinite ``tau`` no bets are made.
         temperature: The declared temperature.
@@ -112,7 +112,7 @@ def _mean_payoff(tail: Floats, lump: Floats, exponent: float, drift: float, leas
     top = np.clip(tail, 0.0, 1.0)
     bottom = np.maximum(top - lump, 0.0)
     grown = math.exp(drift)
-    # f is smallest at the upper end: a lump too thin to integrate gets only that value.
+    # f is smallest at the upper end, so a lump too thin to integrate gets just that value.
     at_top = exponent * np.clip(top * grown, least, 1.0) ** (exponent - 1)
     area = _area(top, exponent, grown, least) - _area(bottom, exponent, grown, least)
     width = np.maximum(top - bottom, np.finfo(float).tiny)
@@ -129,7 +129,7 @@ def _area(u: Floats, exponent: float, grown: float, least: float) -> Floats:
 
 
 def _prefixes(whole: Encoded, places: Sequence[int]) -> Iterator[bytes]:
-    """Yield a digest of the prompt and the tokens before each place, for ascending places."""
+    """Yield a digest of the prompt and the tokens before each place, in ascending order."""
     prompt = np.asarray([len(whole.prompt_ids), *whole.prompt_ids], np.int64)
     digest = blake2b(prompt.tobytes(), digest_size=16)
     tokens, start = np.asarray(whole.completion_ids, np.int64), 0

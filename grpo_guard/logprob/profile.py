@@ -1,24 +1,24 @@
-"""Drift profiles: how far an honest node's numbers may drift from the verifier's, and how often.
+"""Drift profiles: how far an honest node's numbers can drift from the verifier's, and how often.
 
 The defaults come from small measurements on SmolLM2-135M at T = 1 and top-k 50, generated with a
 cache. Tokens outside the support, by raw logits: in fp32, none of 17,973; generated in bf16 and
 scored in fp32, 7 of 5,602, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5 and 2 by
 more than 4; with bf16 rounding on one side only (`make drift`), 25 of 23,567 and 7 of 23,957, none
-by 0.25. `BFLOAT16` and `TEXT` are looser than that on purpose; the events behind the small rates of
-`FLOAT32` are too rare to count, so those rates follow from fp32's noise, about 1e-4 logits.
+by 0.25. `BFLOAT16` and `TEXT` are deliberately looser; the events behind the small rates in
+`FLOAT32` are too rare to count, so those rates are derived from fp32 noise, about 1e-4 logits.
 
-``tau`` of `BFLOAT16` is 1.5 times the largest difference reported between engines, 0.66 nats
+``tau`` in `BFLOAT16` is 1.5 times the largest difference reported between engines, 0.66 nats
 (Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
 github.com/huggingface/trl issue 6789; 95 % lie below 0.12). `FLOAT32` assumes the same engine on
-both sides: between vLLM and Hugging Face in fp32, the same issue reports up to 0.37. `grpo-guard
-calibrate` replaces these numbers with your own.
+both sides: between vLLM and Hugging Face in fp32, the same issue reports up to 0.37. Use
+`grpo-guard calibrate` to replace these numbers with your own.
 
-``replay`` of `BFLOAT16` assumes margins about twice as large as measured here, because the
+``replay`` in `BFLOAT16` assumes margins about twice as large as those measured here, because the
 log-probs in that issue drift about twice as far. Measured with bf16 rounding on one side
 (`make replay`, 73,050 tokens): 1.1 and 1.7 % of informative tokens mismatch, 22 and 56 tokens have
 margins of 0.1 or more, 0 and 2 of 0.25 or more, none of 0.5. The rates for margins beyond 0.25 are
-extrapolated from that shape, since such margins are too rare to count; they must extend far enough
-that no token is free in a long completion.
+extrapolated from that shape, because such margins are too rare to count; they must extend far
+enough that no token goes free in a long completion.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetitio
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The setting in which a profile was measured, which is the only one it is valid for."""
+    """The setting a profile was measured in, the only one it is valid for."""
 
-    path: str  # the file from which the profile was read
+    path: str  # the file that the profile was read from
     sampling: SamplingSpec
     identity: tuple[tuple[str, str], ...]  # the items of `Scorer.identity`, sorted
 
@@ -53,23 +53,23 @@ class DriftProfile:
     Args:
         name: The profile's name, shown in verdicts so that a loose check is not mistaken for a
             strict one.
-        rates: Pairs ``((gap, rate), ...)`` for increasing gaps. The rate is the highest share of
-            honest tokens that lie at least ``gap`` raw logits below the edge of the support. A gap
-            between two entries gets the rate of the smaller gap, so nothing is interpolated. The
-            first gap is the margin: a token nearer than that is ambiguous and counts for nothing.
-        ulps: Minimum of the margin, in bf16 units in the last place of the token's logit.
+        rates: Pairs ``((gap, rate), ...)`` for increasing gaps. The rate is the maximum share of
+            honest tokens at least ``gap`` raw logits below the edge of the support. A gap between
+            two entries gets the rate of the smaller gap; there is no interpolation. The first gap
+            is the margin: any token closer than that is ambiguous and is not counted.
+        ulps: Minimum margin, in bf16 units in the last place of the token's logit.
         mass_margin: How far top-p is widened, in probability.
-        least_tail: Minimum tail mass; smaller ones count as this, so that no single drifting token
-            can decide through the surprise test.
-        floor_tail: Tail mass below which a single token decides by itself; 0 for never.
-        tau: How far drift may push a log-prob below the honest sampler's, in nats at T = 1. Drift
+        least_tail: Minimum tail mass; smaller ones are raised to it, so that no single drifting
+            token can decide the surprise test.
+        floor_tail: Tail mass below which a single token is decisive by itself; 0 for never.
+        tau: How far drift can push a log-prob below the honest sampler's, in nats at T = 1. Drift
             acts on logits, so the allowance at temperature T is tau / T. If infinite, single tokens
             are not tested.
         replay: Pairs ``((margin, rate), ...)`` for increasing margins. Under a public coin, the
-            rate is the highest share of honest tokens that another token in the support beats by at
+            rate is the maximum share of honest tokens beaten by another token in the support by at
             least ``margin`` raw logits; the first, at 0, is the share of mismatches among positions
             where the policy is not sure. If empty, the profile does not cover replays.
-        origin: Where the profile was measured, or None if it is not tied to a setting.
+        origin: The setting in which the profile was measured, or None if it is not tied to one.
 
     Raises:
         ValueError: a field is out of range.
@@ -102,11 +102,11 @@ class DriftProfile:
                 )
 
     def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse a sampler or scorer on which this profile was not measured.
+        """Refuse a sampler or scorer that this profile was not measured on.
 
         Raises:
-            ValueError: a field differs; the message lists all that do, with expected and actual
-                value.
+            ValueError: a field differs; the message lists every differing field with its expected
+                and actual value.
         """
         if self.origin is None:
             return
@@ -137,7 +137,7 @@ class DriftProfile:
 
 
 def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
-    """Whether the gaps rise from 0 or more and the rates fall within (0, 1)."""
+    """Whether the gaps increase from 0 or more and the rates decrease within (0, 1)."""
     gaps, rates = [gap for gap, _ in table], [rate for _, rate in table]
     increasing = bool(gaps) and gaps[0] >= 0 and all(a < b for a, b in pairwise(gaps))
     decreasing = all(a >= b for a, b in pairwise(rates))
@@ -145,7 +145,7 @@ def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
 
 
 def bf16_ulp(x: Floats) -> Floats:
-    """Return the distance between neighbouring bfloat16 numbers at |x| (8 bits of significand)."""
+    """Return the spacing of bfloat16 numbers around |x| (8 bits of significand)."""
     _, exponent = np.frexp(np.abs(x))
     ulp: Floats = np.where(np.isfinite(x) & (x != 0), np.ldexp(1.0, exponent - 8), 0.0)
     return ulp
@@ -179,7 +179,7 @@ BFLOAT16 = DriftProfile(
         (2.5, 1e-14),
     ),
 )
-"""The default, for generation or verification in bf16, or another engine, batch size or GPU."""
+"""The default, for bf16 generation or verification, or another engine, batch size or GPU."""
 
 FLOAT32 = DriftProfile(
     "float32",
@@ -191,7 +191,7 @@ FLOAT32 = DriftProfile(
     tau=0.05,
     replay=((0.0, 1e-3), (0.02, 1e-4), (0.1, 1e-5), (0.25, 1e-7), (0.5, 1e-9), (1.0, 1e-14)),
 )
-"""For fp32 on both sides, with the same weights."""
+"""For fp32 on both sides with identical weights."""
 
 TEXT = DriftProfile(
     "text",
@@ -202,7 +202,7 @@ TEXT = DriftProfile(
     floor_tail=0.0,
     tau=math.inf,
 )
-"""For text without token ids: retokenising changes 1-3 % of the tokens, so none decides alone."""
+"""For text without token ids: retokenising changes 1-3 % of the tokens, so none is decisive."""
 
 BITWISE = DriftProfile(
     "bitwise",
@@ -212,11 +212,12 @@ BITWISE = DriftProfile(
     least_tail=1e-12,
     floor_tail=1e-12,
     tau=0.0,
-    # The second rate also counts positions where the policy is sure.
+    # The second rate also covers positions where the policy is sure.
     replay=((0.0, 1e-9), (1e-9, 1e-10)),
 )
-"""For two sides that compute the same bits, however requests are batched: a single token that is
-outside the support, or not the token drawn, rejects. `same_bits` tests whether two engines qualify.
+"""For two sides that compute identical bits however requests are batched: a single token outside
+the support, or other than the one drawn, leads to rejection. Use `same_bits` to test whether two
+engines qualify.
 """
 
 PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT, BITWISE)}

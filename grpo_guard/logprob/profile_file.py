@@ -1,4 +1,4 @@
-"""The JSON file of a calibrated drift profile: its schema and defensive reading."""
+"""The JSON file of a calibrated drift profile: schema and defensive parsing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from grpo_guard.logprob.profile_json import read_model
 FORMAT: Final = 1
 
 Source = Literal["measured", "count", "inherited", "extrapolated"]
-"""Where a number comes from. measured: a bound from the tokens seen. count: the event was never
-seen, so only the number of tokens bounds it. inherited: taken from the base profile. extrapolated:
-beyond what was seen, at a fixed rate of decline."""
+"""Where a number comes from. measured: a bound from the tokens observed. count: the event was never
+observed, so the bound rests on the token count alone. inherited: taken from the base profile.
+extrapolated: beyond what was observed, at a fixed rate of decline."""
 
 
 class _Strict(BaseModel):
@@ -28,8 +28,8 @@ class _Strict(BaseModel):
 class GapRate(_Strict):
     """Bound on the share of honest tokens at least ``gap`` raw logits outside the support.
 
-    ``seen`` is the number of such tokens. For a replay, the tokens counted are those that another
-    token beats by at least ``gap`` or, at gap 0, the mismatches.
+    ``seen`` is the number of such tokens. For a replay, it counts the tokens beaten by another
+    token by at least ``gap`` or, at gap 0, the mismatches.
     """
 
     gap: float
@@ -59,7 +59,7 @@ class Drift(_Strict):
 
 
 class EdgeGaps(_Strict):
-    """Number of tokens outside the support, and quantiles of how far they are, in raw logits."""
+    """Number of tokens outside the support, and quantiles of how far outside, in raw logits."""
 
     outside: int
     p50: float | None
@@ -71,8 +71,8 @@ class EdgeGaps(_Strict):
 class TailCount(_Strict):
     """Number of tokens ``seen`` with a tail mass of at most ``at_most``.
 
-    Under honest sampling, the expected share of such tokens is at most ``at_most``; ``exceeds``
-    tells whether the lower 99.9 % confidence bound on the share is higher.
+    Under honest sampling, the expected share of such tokens is at most ``at_most``; ``exceeds`` is
+    true if the lower 99.9 % confidence bound on the share exceeds that.
     """
 
     at_most: float
@@ -124,7 +124,7 @@ class Numbers(_Strict):
 
 
 class ProfileFile(_Strict):
-    """The content of a profile file. ``method`` describes how the numbers were obtained."""
+    """The contents of a profile file. ``method`` describes how the numbers were obtained."""
 
     format: Literal[1]
     created_by: str
@@ -144,7 +144,7 @@ class ProfileFile(_Strict):
     @field_validator("sampling", mode="before")
     @classmethod
     def _whole(cls, given: Any) -> Any:
-        """Require every field of the sampling: a default may differ from what was measured."""
+        """Require every sampling field: a default could differ from what was measured."""
         known = {field.name for field in fields(SamplingSpec)}
         if isinstance(given, dict) and (differing := known ^ given.keys()):
             which = ", ".join(sorted(differing & known)) or "no others"
@@ -152,7 +152,7 @@ class ProfileFile(_Strict):
         return given
 
     def build(self, path: str) -> DriftProfile:
-        """Build the drift profile, tied to the setting in which it was measured.
+        """Build the drift profile, tied to the setting it was measured in.
 
         Raises:
             ValueError: a number is out of range.
@@ -162,7 +162,7 @@ class ProfileFile(_Strict):
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """Return a profile as it is, or resolve a built-in profile's name or the path of a JSON file.
+    """Return a profile unchanged, or load one by its built-in name or from the path of a JSON file.
 
     Raises:
         ValueError: ``value`` is neither a built-in name nor a .json path, or the file cannot be

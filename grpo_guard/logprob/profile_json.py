@@ -1,4 +1,4 @@
-"""Read the JSON file of any kind of profile, with limited size and errors that name the file."""
+"""Read the JSON file of any kind of profile, with a size limit and errors that name the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-# A profile takes a few kilobytes, at most 200; files over this limit are refused before parsing.
+# A profile takes a few kilobytes, at most 200; files above this limit are refused before parsing.
 MAX_BYTES: Final = 1024 * 1024
 _VERSION: Final = re.compile(rb'"format"\s*:\s*(\d{1,9})')
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -18,7 +18,7 @@ def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
     """Read and validate a profile file of the given kind and version (its field ``format``).
 
     Raises:
-        ValueError: the file cannot be read, is too large, has another version, or does not match
+        ValueError: the file cannot be read, is too large, is of another version, or does not match
             ``kind``; the message names the file.
     """
     try:
@@ -28,8 +28,8 @@ def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
         raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
     if len(data) > MAX_BYTES:
         raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
-    # The version is checked first: a file of another format would fail in many fields, and none of
-    # the errors would point to the format.
+    # The version is checked first: a file in another format would fail on many fields without any
+    # error pointing to the format.
     version = _VERSION.search(data)
     if version and int(version[1]) != format:
         raise ValueError(f"{path}: format: expected {format}, got {int(version[1])}")

@@ -1,8 +1,8 @@
-"""Check that sampler and model match the declaration; a mismatch is never held against a node.
+"""Check that the sampler and model match the declaration; a mismatch is never held against a node.
 
-If temperature 1.0 is declared and nodes sample at 2.0, most honest work is rejected, and no verdict
-explains why. Three things are compared: the trainer's own options with the `SamplingSpec`, the
-model being trained with the verifier's model, and the tokens of the first batches with the declared
+If temperature 1.0 is declared but nodes sample at 2.0, most honest work is rejected, and no verdict
+explains why. Three comparisons are made: the trainer's own options with the `SamplingSpec`, the
+model being trained with the verifier's model, and the tokens in the first batches with the declared
 temperature.
 """
 
@@ -28,15 +28,15 @@ logger = logging.getLogger("grpo_guard")
 _OFF: Final[Mapping[str, float]] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
-# Minimum number of tokens to judge a node's temperature, and number of tokens over all nodes after
-# which checking stops.
+# Minimum number of tokens for judging a node's temperature, and number of tokens over all nodes
+# after which checking stops.
 _FEWEST: Final = 300
 _ENOUGH: Final = 50_000
-# How many nats better another temperature must explain the tokens before a warning is logged.
+# By how many nats another temperature must explain the tokens better before a warning is logged.
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
-_LOCK: Final = threading.Lock()  # shared by all checks, since a check is pickled with its verifier
+_LOCK: Final = threading.Lock()  # shared by all checks, which are pickled with their verifiers
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 
@@ -48,8 +48,8 @@ class MismatchError(ValueError):
 def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
     """List the trainer options that contradict the declaration, one sentence each.
 
-    Options have the names of `SamplingSpec`'s fields. An option that is None or missing counts as
-    "off", except for the temperature, which is then not compared.
+    Options are named after the fields of `SamplingSpec`. An option that is None or missing counts
+    as "off", except for the temperature, which is then not compared.
     """
     found = []
     for name in ("temperature", *_OFF):
@@ -75,7 +75,8 @@ def require_same(
         model: The model being trained, unwrapped; None to skip it.
 
     Raises:
-        MismatchError: a verifier built with ``strict=True`` differs; for others this is logged.
+        MismatchError: a verifier built with ``strict=True`` differs; for others, this is only
+            logged.
     """
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
@@ -112,7 +113,7 @@ def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> No
 
 
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
-    """Describe the blind spot of a sampler without truncation; None if the sampler truncates."""
+    """Describe the blind spot of a sampler without truncation, or return None if it truncates."""
     if sampling.truncates:
         return None
     return (
@@ -128,8 +129,8 @@ class TemperatureCheck:
     """Estimates the temperature of incoming tokens until it has seen enough of them. Thread-safe.
 
     The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`). A
-    parabola through these three values peaks at an exponent b near the true one, and temperature /
-    b is the estimate. A sampler that cuts a nucleus makes tokens look colder; that is not reported.
+    parabola through these three values peaks at an exponent b near the true one, so the estimate is
+    temperature / b. Nucleus sampling makes tokens look colder; that is not reported.
     """
 
     def __init__(self, name: str, sampling: SamplingSpec) -> None:
@@ -138,7 +139,7 @@ class TemperatureCheck:
         self._left = _ENOUGH
 
     def observe(self, stats: Mapping[int, TokenStats], nodes: Mapping[int, str | None]) -> None:
-        """Add a batch; warn, at most once, if most nodes seem to sample at another temperature."""
+        """Add a batch; warn at most once if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
         with _LOCK:
@@ -161,7 +162,7 @@ class TemperatureCheck:
         )  # fmt: skip
 
     def _other(self, sums: _Sums) -> float | None:
-        """Return the exponent that a node's tokens clearly support, or None if it is about 1."""
+        """Return the exponent clearly supported by a node's tokens, or None if it is about 1."""
         exponent, gain = sums.best()
         cut = self.sampling.top_p < 1 or self.sampling.min_p > 0
         cut |= self.sampling.top_k > LARGEST_TOP_K
@@ -187,25 +188,25 @@ class _Sums:
         self.tokens += int(inside.sum())
 
     def best(self) -> tuple[float, float]:
-        """Return the exponent at the top of the parabola through 1/2, 3/4 and 1, and its gain."""
+        """Return the exponent at the peak of the parabola through 1/2, 3/4 and 1, and its gain."""
         half, three_quarters = (float(self.gains[FLATTENINGS.index(b)]) for b in (0.5, 0.75))
         # With x = 4 (1 - b), the gain f is f(0) = 0 at b = 1, f(1) at b = 3/4, f(2) at b = 1/2.
         curvature = half - 2 * three_quarters
         slope = three_quarters - curvature / 2
-        if curvature >= 0:  # no maximum: take the far end if there is a gain there
+        if curvature >= 0:  # no maximum: take the far end if it yields a gain
             return (0.5, half) if half > 0 else (1.0, 0.0)
         x = min(max(-slope / curvature, -2.0), 2.0)
         return 1 - x / 4, slope * x + curvature * x * x / 2
 
 
 def _same_weights(own: Any, trained: Any) -> bool:
-    """Whether two models are the same object or agree in a sample of their tensors."""
+    """Whether two models are the same object or agree on a sample of their tensors."""
     if own is trained:
         return True
     mine, theirs = _parameters(own), _parameters(trained)
     shared = [name for name in mine if name in theirs]
-    # A model that comes from another library, is wrapped, or is sharded away (ZeRO-3 leaves empty
-    # tensors) shares no names, and no difference is then reported.
+    # Models from another library, wrapped or sharded away (ZeRO-3 leaves empty tensors) have no
+    # names in common, and no difference is then reported.
     chosen = shared[:: max(1, len(shared) // _TENSORS)]
     return all(_alike(mine[name], theirs[name]) for name in chosen)
 
@@ -222,7 +223,7 @@ def _parameters(model: Any) -> dict[str, Any]:
 
 
 def _alike(mine: Any, theirs: Any) -> bool:
-    """Whether two tensors' first entries are equal in the coarser of the two number formats."""
+    """Whether the first entries of two tensors are equal in the coarser of their number formats."""
     if mine.shape != theirs.shape:
         return False
     a, b = (tensor.detach().flatten()[:_ENTRIES].cpu() for tensor in (mine, theirs))

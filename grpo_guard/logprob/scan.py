@@ -1,21 +1,21 @@
-"""Scan: is there a stretch of tokens that is too unlikely, whatever surrounds it?
+"""Scan: is any stretch of tokens too unlikely, whatever surrounds it?
 
-Foreign text inside an honest completion may be only a few tokens. Without truncation no token is
-outside the support, and a test over the whole completion loses those few tokens among the rest. So
-each window of 1 to `LONGEST` tokens is tested by itself.
+Foreign text inside an honest completion may be only a few tokens long. Without truncation no token
+is outside the support, and in a test over the whole completion those few tokens are lost among the
+rest. So each window of 1 to `LONGEST` tokens is tested separately.
 
 Let u be the probability of all tokens no likelier than the chosen token. For an honest token, u
 minus a uniform share of the token's own probability is exactly uniform (stochastically larger if
 the sampler truncates). The share comes from a keyed hash of prompt and completion, so the author
-cannot choose tokens by it. A repeated completion has the same shares, so p-values based on them
-must not be multiplied over completions. For uniform u, x = -log u is exponential, the sum over a
-window of w tokens has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
+cannot choose tokens to exploit it. A repeated completion gets the same shares, so p-values based on
+them must not be multiplied over completions. For uniform u, x = -log u is exponential, the sum over
+a window of w tokens has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
 
-The windows overlap, so Bonferroni over positions and lengths would give away a factor of four. The
-probability that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA
-77, 1982, for scan statistics), so two lengths determine all others: `CHANCES` are the probabilities
-for 32 and 64 independent exponential numbers, simulated 60,000,000 times each, with a relative
-error of 1 % at the smallest.
+The windows overlap, so a Bonferroni correction over positions and lengths would waste a factor of
+four. The probability that no window of n tokens has a tail of at most s falls geometrically in n
+(Naus, JASA 77, 1982, for scan statistics), so two lengths determine all the others: `CHANCES` are
+the probabilities for 32 and 64 independent exponential numbers, simulated 60,000,000 times each,
+with a relative error of 1 % at the smallest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grpo_guard.logprob.stats import Floats, Ints, TokenStats
 
 LONGEST = 16
 _SHORT = 32
-# Share of `DriftProfile.tau` allowed per token: over a stretch, drift is not always at its worst.
+# Share of `DriftProfile.tau` allowed per token: drift is not at its worst throughout a stretch.
 DRIFT_SHARE = 0.05
 # (s, chance that some window within 32 tokens has a tail of at most s, same chance for 64 tokens).
 # tests/logprob/test_scan.py repeats the simulation.
@@ -50,7 +50,7 @@ CHANCES = (
     (3e-6, 0.00029745, 0.00061412),
     (1e-6, 0.00010478, 0.00021802),
 )
-# For tails this small, far beyond the table, windows hardly ever coincide, and Bonferroni loses
+# For tails this small, far beyond the table, windows hardly ever coincide, so Bonferroni loses
 # nothing.
 _FAR = 1e-12
 _LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LONGEST)])
@@ -68,7 +68,7 @@ def scan(tails: Floats) -> Scan:
     """Find the least likely window of up to `LONGEST` tokens.
 
     ``tails`` are in (0, 1], shape [n], n >= 1. For honest tokens they must be independent and
-    uniform, or larger.
+    uniform, or stochastically larger.
     """
     paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
     lengths = np.arange(1, min(LONGEST, len(tails)) + 1)
@@ -82,9 +82,9 @@ def scan(tails: Floats) -> Scan:
 
 
 def chance_of(tail: float, n: int) -> float:
-    """Return the probability that some window of n honest tokens has at most this tail, in [0, 1].
+    """Return the probability that any window of n honest tokens has at most this tail, in [0, 1].
 
-    For fewer than 32 tokens, this is the probability for 32, or Bonferroni's bound if smaller.
+    For fewer than 32 tokens, this is the probability for 32, or the Bonferroni bound if smaller.
     """
     if tail >= CHANCES[0][0]:
         return 1.0
@@ -100,23 +100,23 @@ def scan_tails(
 ) -> Floats:
     """Return tail masses for `scan`, with an allowance for drift; shape [n].
 
-    An infinite ``tau`` sets all tails to 1. Without `keyed_shares` nothing is subtracted for the
-    chosen token's own probability, which leaves the tails larger than uniform.
+    An infinite ``tau`` sets all tails to 1. Without `keyed_shares` no part of the chosen token's
+    own probability is subtracted, which leaves the tails larger than uniform.
     """
     drift = DRIFT_SHARE * profile.tau / temperature
     if not math.isfinite(drift):
         return np.ones(len(stats.tail_mass))
-    # If tokens tie, only the chosen token's mass is subtracted, which leaves a larger tail.
+    # For tied tokens, only the chosen token's mass is subtracted, which leaves a larger tail.
     lump = 0.0 if shares is None else shares * np.exp(stats.logprob)
     tails = (stats.tail_mass - lump) * math.exp(min(drift, 700.0))
     return np.clip(tails, profile.least_tail, 1.0)
 
 
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
-    """Return, for each of n tokens, the uniform share of its own probability to subtract.
+    """Return the uniform share of its own probability to subtract for each of n tokens.
 
-    The key has at most 64 bytes and must be unknown to authors. Equal ids of prompt and completion
-    get equal shares and so equal verdicts.
+    The key has at most 64 bytes and must be unknown to authors. Identical prompt and completion ids
+    produce identical shares, and hence identical verdicts.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))

@@ -1,16 +1,16 @@
 """Share the false-positive budget among a completion's tokens.
 
-The test of token t is valid at a level that is fixed before the token is drawn, and the levels of
-all tokens that could ever come must add up to the budget. Three things follow:
+The test on token t is valid at a level fixed before the token is drawn, and the levels of all
+tokens that could ever occur must add up to the budget. Three things follow:
 
-* The completion's length must not matter. It is chosen by the sampler, and by the attacker: if each
-  token got budget / length, an attacker could dilute every token's share by padding, and honest
-  work would pay when a rare token ends a completion early (the union bound is over positions that a
-  completion *may* reach).
-* If a maximum length is declared, every position gets an equal share. If not, the shares fall with
-  the position and add up to one over all positions: see `falling_shares`.
-* A position that asks for a number may get a larger share, but only the text *before* it may decide
-  that. If the token itself did, the test would look at it twice, and the bound would not hold.
+* The completion's length must not matter. It is chosen by the sampler and by the attacker: if each
+  token got budget / length, attackers could dilute every token's share by padding, and honest work
+  would suffer when a rare token ends a completion early (the union bound covers all positions that
+  a completion *could* reach).
+* If a maximum length is declared, every position gets an equal share. Otherwise the shares decrease
+  with position and add up to one over all positions: see `falling_shares`.
+* A position that calls for a number can get a larger share, but only the text *before* it may
+  decide that. If the token itself did, it would be used twice, and the bound would not hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from grpo_guard.logprob.stats import Floats
 
-# Share of the budget that number and answer positions get on top of their general share.
+# Share of the budget given to number and answer positions on top of their general share.
 NUMBER_SHARE = ANSWER_SHARE = 0.25
 FIRST_BLOCK = 64
 CONTEXT = 64  # number of characters before a token that determine its place
@@ -42,7 +42,7 @@ _ANSWER = re.compile(
 
 
 class Place(IntEnum):
-    """The kind of token that the text before it asks for."""
+    """The kind of token called for by the text before it."""
 
     ELSEWHERE = 0
     NUMBER = 1
@@ -50,14 +50,14 @@ class Place(IntEnum):
 
 
 class Places:
-    """Finds the text before each token, and the token's place, with a transformers tokenizer.
+    """Uses a transformers tokenizer to find the text before each token, and the token's place.
 
     Tokens are decoded one by one.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
+        self._pieces: dict[int, str] = {}  # at most one entry per token in the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
         """Return the `Place` of each of a completion's tokens, [n] -> [n]."""
@@ -72,7 +72,7 @@ class Places:
             text = (text + self.piece(token))[-context:]
 
     def piece(self, token: int) -> str:
-        """Return the text of one token by itself."""
+        """Return the text of a single token."""
         if token not in self._pieces:
             self._pieces[token] = self.tokenizer.decode(
                 [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -81,7 +81,7 @@ class Places:
 
 
 def place_after(text: str) -> Place:
-    """Return the `Place` of the token that follows a text.
+    """Return the `Place` of the token after ``text``.
 
     >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
     (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)
@@ -96,15 +96,15 @@ def shares_of(
 ) -> Floats:
     """Return each token's share of the budget, shape [n].
 
-    Over all tokens that could come, the shares add up to at most 1.
+    Over all tokens that could occur, the shares add up to at most 1.
 
     The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` on top of their
-    general share, and the first ``answers`` answer positions an equal part of `ANSWER_SHARE`. Any
-    further answer positions count as number positions; any further number positions get only their
-    general share.
+    general share, and the first ``answers`` answer positions an equal part of `ANSWER_SHARE`.
+    Answer positions beyond that count as number positions; number positions beyond that get only
+    their general share.
 
     Args:
-        places: Each token's place, from the text before it.
+        places: Each token's place, as determined by the text before it.
         longest: Declared maximum length of a completion in tokens, or None if not declared.
         numbers: How many number positions get an extra share; 0 for none.
         answers: How many answer positions get an extra share; 0 for none.
@@ -135,7 +135,7 @@ def falling_shares(n: int) -> Floats:
 
     Blocks of 64, 128, 256 ... positions get 1/2, 1/6, 1/12 ... = 1/((j+1)(j+2)) of the budget,
     divided equally within the block: 1/128 per position at first, 1/3072 around position 256. A
-    declared length of 512 would give 1/512 everywhere, which is why it pays to declare the length.
+    declared length of 512 would give 1/512 everywhere, so it pays to declare the length.
     """
     block = np.floor(np.log2(np.arange(n) / FIRST_BLOCK + 1)).astype(int)
     shares: Floats = 1.0 / ((block + 1.0) * (block + 2.0) * FIRST_BLOCK * 2.0**block)

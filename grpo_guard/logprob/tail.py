@@ -1,19 +1,21 @@
-"""TailProbabilityVerifier: is there a token that the policy would hardly ever have drawn here?
+"""TailProbabilityVerifier: is there a token that the policy would hardly ever have drawn?
 
 Let p be the policy's distribution at the declared temperature and u the total probability of all
-tokens no likelier than the chosen token. An honest token comes from p restricted to a top set of
+tokens no likelier than the chosen token. An honest token is drawn from p restricted to a top set of
 tokens and renormalised. The set of tokens with tail mass <= a is a bottom set of mass at most a,
 and restricting p to a top set removes at least as large a share of that bottom set as of the rest.
-So P(u <= a) <= a under top-k, top-p and min-p, in any order, or none: no calibration set is needed.
+So P(u <= a) <= a under top-k, top-p and min-p in any order, or no truncation at all: no calibration
+set is needed.
 
 Token t is tested at level alpha * s_t. The share s_t depends only on the text before the token, and
-the shares of all tokens that could come add up to at most 1 (`shares.py`). Then
+the shares of all tokens that could occur add up to at most 1 (`shares.py`), so
 P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
 The p-value is the smallest u_t / s_t, enlarged by e^d for numerical drift, d = tau / T: if no
-token's probability in the sampler's numbers exceeds e^d times the verifier's, the same holds for
-sets of tokens, so P(u <= a) <= e^d a. Under truncation the two sides may order tokens differently
-near the edge. At worst that costs another factor 1 / (probability that the sampler keeps), 1.25 for
-top-p 0.8, for which ``tau`` should leave room. If drift exceeds that, the bound does not hold.
+token's probability under the sampler exceeds e^d times its probability under the verifier, the same
+holds for sets of tokens, so P(u <= a) <= e^d a. Under truncation the two sides may order tokens
+differently near the edge. At worst that costs another factor of 1 / (probability kept by the
+sampler), 1.25 for top-p 0.8; choose ``tau`` large enough to leave room for that. If drift exceeds
+that, the bound does not hold.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
 
 MOST_FINDINGS = 3
-_LEAST_MASS = 1e-38  # float32 has no smaller mass at full precision: 0 means no more than this
+_LEAST_MASS = 1e-38  # the smallest mass float32 holds at full precision: 0 means at most this
 _PLACE_NAMES = {
     Place.ELSEWHERE: "not a number position",
     Place.NUMBER: "a number position",
@@ -43,26 +45,26 @@ _PLACE_NAMES = {
 
 
 class TailProbabilityVerifier(LogProbVerifier):
-    """Rejects completions with a token that honest sampling would hardly ever have drawn.
+    """Rejects completions containing a token that honest sampling would hardly ever have drawn.
 
-    Covers what a top-k check leaves open at positions where the policy is sure: the top-50 may
-    include 49 tokens that together have one chance in a million. Run this verifier together with
-    `LogProbBoundVerifier`, which detects more at positions where the policy is less sure; see
-    ``docs/calibration.md`` for measured figures. The test is stricter after text that asks for a
+    Closes a gap that a top-k check leaves where the policy is sure: the top-50 can include 49
+    tokens whose combined probability is one in a million. Run this verifier together with
+    `LogProbBoundVerifier`, which detects more where the policy is less sure; see
+    ``docs/calibration.md`` for measured figures. The test is stricter after text that calls for a
     number or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
 
-    Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding
-    before the poison dilutes the test a little. With it, neither length nor padding changes any
-    share; an attacker can only use up the extra shares by writing many numbers first.
+    Declare ``max_new_tokens``: without it, later tokens get smaller shares of alpha, and padding
+    before the poison slightly dilutes the test. With it, neither length nor padding changes any
+    share; all an attacker can do is use up the extra shares by writing many numbers first.
 
     Completions without token ids are rejected as MALFORMED: a retokenised token was never drawn, so
-    its tail mass means nothing by itself, and the sender chose to leave out the ids. If your nodes
-    never send ids, pass ``require_ids=False``: text is then NOT_APPLICABLE, and only the other
-    verifiers of an ensemble judge it. With a ``text_profile`` of finite ``tau``, this verifier
-    judges text itself.
+    its tail mass alone means nothing, and the sender chose to omit the ids. If your nodes never
+    send ids, pass ``require_ids=False``: text is then NOT_APPLICABLE and judged only by the other
+    verifiers in an ensemble. If ``text_profile`` has a finite ``tau``, this verifier judges text
+    itself.
 
-    The verifier cannot see poison that the policy finds likely, many tokens that are each a little
-    improbable (`LogProbBoundVerifier` bets on those), or a choice among honest samples.
+    The verifier cannot see poison that the policy finds likely, many tokens that are each slightly
+    improbable (`LogProbBoundVerifier` bets on those), or cherry-picking among honest samples.
 
     Args:
         number_positions: How many number positions, counted from the start of a completion, share a
@@ -119,7 +121,7 @@ class TailProbabilityVerifier(LogProbVerifier):
         places = self.places((encoded.whole or encoded).completion_ids)
         if encoded.whole is not None:
             places = [places[i] for i in encoded.places]
-        # Retokenised text may have more tokens than were sampled.
+        # Retokenised text can have more tokens than were sampled.
         longest = None if encoded.from_text else self.sampling.max_new_tokens
         shares = shares_of(
             places, longest, numbers=self.number_positions, answers=self.answer_positions
@@ -157,9 +159,9 @@ class TailProbabilityVerifier(LogProbVerifier):
 
 
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
-    """Return, for each token, the completion's p-value based on that token alone: [n], [n] -> [n].
+    """Return the completion's p-value based on each token alone: [n], [n] -> [n].
 
-    ``drift`` is the allowance for drift, in nats at the declared temperature, finite.
+    ``drift`` is the allowance for drift, in nats at the declared temperature; must be finite.
     """
     mass = np.maximum(tail_mass, _LEAST_MASS)
     with np.errstate(divide="ignore"):  # a token without a share is not tested

@@ -1,4 +1,4 @@
-"""The common base of verifiers that read the shared policy's log-probs."""
+"""Common base class of the verifiers that use the shared policy's log-probs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from grpo_guard.logprob.stats import TokenStats
 class Scored:
     """One completion's statistics, with the profile under which it is judged.
 
-    If the completion has several turns, the statistics cover only the tokens that its author drew;
+    If the completion has several turns, the statistics cover only the tokens drawn by its author;
     `Encoded.whole` is the whole completion.
     """
 
@@ -47,14 +47,14 @@ class Scored:
 class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
-    For homogeneous swarms, where every node holds the same weights. A sampling mask that comes with
-    a completion is checked as well (see `grpo_guard.core.sampling_mask`): if the mask is not the
+    For homogeneous swarms, where every node holds the same weights. A sampling mask sent with a
+    completion is checked as well (see `grpo_guard.core.sampling_mask`): if the mask is not the
     declared sampler's, or cannot be checked, the completion is rejected.
 
     Args:
         model: The policy, a transformers causal language model; in a guard file its folder or id,
-            such as ``org/policy``. Pass the object that is being trained: a verifier with older
-            weights rejects honest work. Omit it with ``scorer``.
+            such as ``org/policy``. Pass the object being trained: a verifier with older weights
+            rejects honest work. Omit it if ``scorer`` is given.
         tokenizer: The tokenizer of the policy; always needed.
         sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
@@ -66,21 +66,24 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             fp32), or the path of a JSON file from ``grpo-guard calibrate``.
         text_profile: The looser profile for completions without token ids.
         trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
-            Use it only if your own trainer fills them in.
-        require_ids: Reject completions without token ids. Set it whenever honest nodes send ids;
+            Use this only if your own trainer fills them in.
+        require_ids: Reject completions without token ids. Set this whenever honest nodes send ids;
             otherwise attackers can omit them to be judged under the looser profile.
         check_text: Compare the text with the decoded ids. Turn it off only if your own trainer
             renders the text from its own ids.
         check_end: Reject ids that end neither with an EOS nor at ``max_new_tokens``: the declared
             sampler cannot have stopped there. Turn it off only if the sampler has stop strings.
-        special: Ids of special tokens that a completion may contain, for policies that use them to
-            think or call tools; any other special token except one closing EOS is malformed.
-        chat_template_kwargs: Arguments of the chat template, as the sampling side passed them, for
+        special: Ids of special tokens that a completion may contain, for policies that use them for
+            thinking or tool calls; any other special token, except for one closing EOS, is
+            malformed.
+        chat_template_kwargs: Arguments for the chat template, as passed on the sampling side, for
             prompts that are messages.
-        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
-        threads: Maximum number of CPU threads, or None for torch's number; only with ``model``.
-        strict: Raise an error, instead of logging a warning, if an adapter finds that the trainer
-            does not sample as declared or does not train this model.
+        memory_budget: Maximum memory for scoring on top of the weights, in bytes; only with
+            ``model``.
+        threads: Maximum number of CPU threads, or None for torch's own setting; only with
+            ``model``.
+        strict: Raise an error instead of logging a warning if an adapter finds that the trainer
+            does not sample as declared or is not training this model.
         name: The verifier's name in verdicts, or None for the registered name.
 
     Raises:
@@ -93,9 +96,9 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
     scope: Scope = "completion"
     shares_calls = True
-    most_characters = None  # the scorer packs a batch by the available memory
+    most_characters = None  # the scorer packs batches according to available memory
     replays = False
-    """Whether the verifier scores with a coin's seeds."""
+    """Whether the verifier scores with the seeds of a coin."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         self.strict = strict
         self.sampling = sampling
         self.scorer: Any = scorer_of(model, scorer, memory_budget, threads)
-        # Found by name, not by isinstance, so that a scorer that wraps another is checked too.
+        # Found by name rather than isinstance, so that a scorer that wraps another is checked too.
         if check := getattr(self.scorer, "check", None):
             check(sampling)
         self.profile = profile_of(profile)
@@ -169,7 +172,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Verify each batch as `verify` does, scoring all together but judging each by itself."""
+        """Verify batches as `verify` does, scoring them together but judging each separately."""
         started = time.monotonic()
         everything = [completion for batch in batches for completion in batch]
         verdicts, scored = self._scored(everything)
@@ -189,7 +192,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
 
     def _of_mask(self, completion: Completion, one: Scored | None, verdict: Verdict) -> Verdict:
         """Return the verdict on a completion with a sampling mask: a rejection unless the mask is
-        the declared sampler's. A mask that nobody could check would still be used in training."""
+        the declared sampler's. An unchecked mask would still be used in training."""
         try:
             mask = SamplingMask.of(completion)
             if mask is None:
@@ -209,15 +212,15 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return reject(self.name, findings=found) if found else verdict
 
     def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
-        """Return verdicts on completions that cannot be scored, and statistics of all others, both
-        by index."""
+        """Return verdicts on completions that cannot be scored, plus statistics for all the others,
+        both by index."""
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
         scored: dict[int, Scored] = {}
         for from_text in (False, True):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]
             if reason := self._unable(profile):
-                # require_ids=False means that ids are not owed, and other verifiers judge the text.
+                # With require_ids=False, ids are not mandatory, and other verifiers judge the text.
                 cause = Cause.NOT_APPLICABLE if from_text else Cause.UNINFORMATIVE
                 unable = abstain(self.name, cause, reason)
                 verdicts.update((i, unable) for i in chosen)
@@ -236,13 +239,13 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     def judge_together(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]
     ) -> dict[int, Verdict]:
-        """Return verdicts on the scored completions of a batch, by index."""
+        """Return verdicts on a batch's scored completions, by index."""
         return {i: self.judge(batch[i], s.encoded, s.stats, s.profile) for i, s in scored.items()}
 
     def judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        """Return the verdict that follows from the statistics of one completion's tokens."""
+        """Return the verdict on one completion, based on its token statistics."""
         unable = self._cannot_judge(stats, profile)
         return unable or self._judge(completion, encoded, stats, profile)
 
@@ -258,7 +261,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        """Judge one completion, as `judge` does, from statistics without NaN."""
+        """Judge one completion, as in `judge`, given statistics without NaN."""
 
     def _unable(self, profile: DriftProfile) -> str | None:
         """Return the reason why no completion can be judged under this profile, or None.
@@ -276,7 +279,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return self.encoder.encode(completion)
 
     def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
-        """Return statistics per sequence, in order; raises the errors of `Scorer.score`."""
+        """Return the statistics of each sequence, in order; raises the errors of `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
 
@@ -299,7 +302,7 @@ def scorer_of(
     """Return the given scorer, or build a scorer for a transformers model.
 
     Raises:
-        ValueError: not exactly one of model and scorer is given, or an option for models is given
+        ValueError: not exactly one of model and scorer is given, or a model-only option is given
             with a scorer.
     """
     if (model is None) is (scorer is None):

@@ -1,1 +1,1 @@
-"""Per-token statistics from hidden states and the output head, one implementation per file."""
+"""Per-token statistics from hidden states and the output head, with one implementation per file."""

@@ -1,8 +1,8 @@
-"""The epilogue of one tile of scores: a dozen sums per row, fused into one pass by a compiler.
+"""The epilogue of a score tile: a dozen sums per row, fused into one pass by a compiler.
 
-Eager torch reads a tile a dozen times, which costs as much as the matrix product that made it.
+Eager torch reads a tile a dozen times, which costs as much as the matrix product that produced it.
 Compiled, the sums cost about a tenth of that. Compiling takes seconds and needs a C++ compiler, so
-it is put off until the eager sums have cost about as much; if it fails, the eager form stays in
+it is deferred until the eager sums have cost about as much; if it fails, the eager form stays in
 use.
 """
 
@@ -23,7 +23,7 @@ Mode: TypeAlias = Literal["auto", "eager", "compiled"]
 
 # Compiling took 12 to 19 s on one core; eager sums cost 11 ns a score more than compiled ones.
 WORTH_COMPILING = 1_000_000_000
-# With fewer tokens than this, a tile is too small for the compiled form to gain anything.
+# With fewer tokens than this, a tile is too small to benefit from the compiled form.
 SMALL_VOCABULARY = 8192
 
 _lock = threading.Lock()
@@ -32,11 +32,11 @@ _compiler_failed = False
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:
-    """Choose the eager or the compiled form of `tile_sums` for the next ``scores`` scores.
+    """Choose the eager or compiled form of `tile_sums` for the next ``scores`` scores.
 
     Raises:
         ValueError: the mode is unknown.
-        RuntimeError: ``"compiled"`` was requested and there is no C++ compiler.
+        RuntimeError: ``"compiled"`` was requested but there is no C++ compiler.
     """
     global _scores_so_far
     if mode not in ("auto", "eager", "compiled"):
@@ -62,8 +62,8 @@ def has_compiler() -> bool:
 def compiled_where_worth_it(
     eager: Callable[..., Any], by_row: int, vocab_size: int, device: torch.device
 ) -> Callable[..., Any]:
-    """Return the tile function ``eager``, compiled as soon as `tile_sums` is; the first ``by_row``
-    arguments of the function have one row per token."""
+    """Return the tile function ``eager``, compiled as soon as `tile_sums` is; its first ``by_row``
+    arguments have one row per token."""
     if epilogue("auto", 0, vocab_size, device) is tile_sums:
         return eager
     return _guarded(_compiled(eager, by_row), eager)
@@ -74,9 +74,9 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
     compiled = torch.compile(eager, dynamic=None)
 
     def call(*arguments: Any) -> Any:
-        if arguments[0].shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
+        if arguments[0].shape[0] == 1:  # a dynamic dimension of 1 would be recompiled
             return eager(*arguments)
-        for tensor in arguments[:by_row]:  # batches differ in rows, but share one kernel
+        for tensor in arguments[:by_row]:  # batches vary in rows but share a kernel
             torch._dynamo.mark_dynamic(tensor, 0)
         return compiled(*arguments)
 
@@ -86,7 +86,7 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
 def _guarded(
     compiled: Callable[..., Any], eager: Callable[..., Any] = tile_sums
 ) -> Callable[..., Any]:
-    """Wrap the compiled form; if compiling fails, use the eager form from then on."""
+    """Wrap the compiled form; if compilation fails, use the eager form from then on."""
 
     def call(*arguments: Any) -> Any:
         global _compiler_failed

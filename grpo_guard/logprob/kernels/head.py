@@ -32,7 +32,7 @@ class ForeignHead:
     """A head that is not a plain linear layer, such as one with LoRA or quantised weights.
 
     The module's own forward runs on a few rows at a time, so that the [rows, V] logits stay small.
-    That is slower than tiles, and as exact as the module. Scale and soft-cap are as in `Head`.
+    This is slower than tiles but just as exact as the module. Scale and soft-cap are as in `Head`.
     """
 
     module: nn.Module  # maps [N, H] to [N, V]

@@ -1,4 +1,4 @@
-"""Turn hidden states into statistics and edge gaps, in blocks of rows, as suits the hardware."""
+"""Turn hidden states into statistics and edge gaps, in blocks of rows sized for the hardware."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from grpo_guard.logprob.replay.vocabulary_hash import contender_counts
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 
-# Workspace of the GPU kernels, in bytes: 16,384 products per row, which for 512 rows stay in the
-# cache of a large GPU. It scales with the number of rows, so halving that number after an
-# out-of-memory error halves the workspace too.
+# GPU kernel workspace, in bytes: 16,384 products per row, which for 512 rows fit in the cache of a
+# large GPU. It scales with the number of rows, so halving the rows after an out-of-memory error
+# halves the workspace too.
 WORKSPACE_PER_ROW = 4 * 16_384
 
 _triton_failed = False
@@ -58,7 +58,7 @@ def head_stats(
     replay: RowReplay | None = None,
     implementation: Implementation = "auto",
 ) -> HeadStats:
-    """Compute each row's statistics and the gap from its target to the edge of the support.
+    """Compute each row's statistics and how far its target is from the edge of the support.
 
     Args:
         hidden: Final hidden states, shape [N, H], any float dtype.
@@ -68,9 +68,9 @@ def head_stats(
         penalty: Repetition penalty for the same N rows.
         mass_margin: How far top-p is widened for the gap; see `edge_gaps`.
         rows_at_once: Number of rows that share a tile of scores; bounds memory.
-        replay: Seeds and positions under a public coin; requires tiles, which an observer can see.
+        replay: Seeds and positions under a public coin; requires tiles, which can be observed.
         implementation: "auto" uses Triton kernels for a plain head without penalty on an NVIDIA
-            GPU, and tiles otherwise or, after a warning, if the kernels fail.
+            GPU, and tiles otherwise, or (with a warning) if the kernels fail.
 
     Raises:
         ImportError, ValueError: ``"triton"`` was requested but does not support these arguments.
@@ -169,7 +169,7 @@ def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
 
 
 def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
-    """Use the GPU kernels; if they cannot be built or launched, use tiles from then on."""
+    """Use the GPU kernels; if they cannot be built or launched, switch to tiles permanently."""
     global _triton_failed
     if not _triton_failed:
         try:

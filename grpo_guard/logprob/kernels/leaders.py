@@ -1,7 +1,7 @@
 """The set K of tokens over which a flattened distribution is normalised.
 
-The vocabulary is divided into blocks, and the likeliest token of a block is its leader. K contains
-the likeliest leaders.
+The vocabulary is divided into blocks, and the most likely token in a block is its leader. K
+contains the most likely leaders.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpo_guard.logprob.stats import FLATTENINGS, LEADER_STRIDE, leader_block
 
 
 def leads(leaders: Tensor, edge: Tensor, z_target: Tensor, targets: Tensor, block: int) -> Tensor:
-    """Mark the targets whose score equals that of their block's leader, if K contains it, [N]."""
+    """Mark the targets that score as high as their block's leader if that leader is in K, [N]."""
     index = targets // (block * LEADER_STRIDE) * LEADER_STRIDE + targets % LEADER_STRIDE
     own = leaders.gather(-1, index[:, None])[:, 0]
     return (own == z_target) & (z_target >= edge) & (z_target > -torch.inf)
@@ -29,9 +29,9 @@ def without_later_equals(
     vocab_size: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Keep only the lowest id among equal scores in a block, as the normalisers count only one.
+    """Among equal scores in a block, keep only the lowest id: the normalisers count only one.
 
-    Otherwise honest tokens that tie, which is common in bf16 logits, would pay for each other.
+    Otherwise honest tokens would be penalised for ties, which are common in bf16 logits.
     """
     block = leader_block(vocab_size)
     rows = torch.nonzero(in_set & (ties > 1))[:, 0]
@@ -50,10 +50,10 @@ def without_later_equals(
 def set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
     """Return log sum p and log sum p^b over the set K, shapes [N] and [N, 3].
 
-    K consists of the ``ranked`` leaders and any that tie with the last of them.
+    K consists of the ``ranked`` leaders plus any that tie with the last of them.
     """
     edge = ranked[:, -1:]
-    # Leaders that tie with the last ranked leader belong to K too; a score of -inf never does.
+    # Leaders that tie with the last ranked one belong to K too; a score of -inf never does.
     # Counted in parts, because counting booleans first converts them to integers.
     at_least = [
         (part >= low).sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Accumulate the sums of `statistics.py` over one part of the vocabulary after another."""
+"""Accumulate the sums defined in `statistics.py` over successive parts of the vocabulary."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MOST_PARTS: Final = 16
 
 
 class PartialSums:
-    """Collects the sums of one part after another and merges them a few at a time.
+    """Collects the sums of successive parts and merges them a few at a time.
 
-    The sums are written into preallocated tensors, shaped like the column ``like``, fp32, [N]:
-    small results that outlive large temporaries would fragment the heap, which would then grow by
-    hundreds of MB.
+    The sums are written into preallocated tensors shaped like the column ``like``, fp32, [N]: small
+    results that outlive large temporaries would fragment the heap and make it grow by hundreds of
+    MB.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -32,7 +32,7 @@ class PartialSums:
         )
 
     def add(self, part: Partial) -> None:
-        """Add the sums of one more part of the vocabulary."""
+        """Add the sums for another part of the vocabulary."""
         if self._count == MOST_PARTS:
             whole, self._count = self.total(), 0
             self.add(whole)
@@ -41,5 +41,5 @@ class PartialSums:
         self._count += 1
 
     def total(self) -> Partial:
-        """Return the sums over all parts added so far; there must be at least one part."""
+        """Return the sums over all parts added so far; requires at least one part."""
         return merged(Partial(*(column[: self._count] for column in self._columns)))

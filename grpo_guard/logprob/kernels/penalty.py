@@ -1,4 +1,4 @@
-"""The repetition penalty, applied per row to the tokens that the engine had already seen."""
+"""The repetition penalty, applied per row to the tokens already seen by the engine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NEVER = torch.iinfo(torch.int32).max
 
 @dataclass(frozen=True, slots=True)
 class RepetitionPenalty:
-    """Divides the positive logits of seen tokens by the penalty and multiplies the negative ones.
+    """Divides positive logits of seen tokens by the penalty and multiplies negative ones by it.
 
-    Follows transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, which both count
+    Matches transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, both of which count
     prompt and completion. The penalty is per prefix: row t sees the prompt and tokens [0, t).
     """
 
     penalty: float  # > 0
     first_seen: Tensor
-    """Position in the completion at which a token first occurs, -1 for tokens of the prompt, and
+    """Position of a token's first occurrence in the completion, -1 for tokens in the prompt, and
     `NEVER` for all others; int32, shape [C, V]."""
-    sequence: Tensor  # index of the completion, out of C, that a row belongs to, [N]
-    position: Tensor  # index of the token in that completion that the row predicts, [N]
+    sequence: Tensor  # index, out of C, of the completion a row belongs to, [N]
+    position: Tensor  # index in that completion of the token predicted by the row, [N]
 
     @classmethod
     def of(

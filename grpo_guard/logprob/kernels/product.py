@@ -1,8 +1,9 @@
-"""Matrix products in float32 on the CPU, by the faster of PyTorch's two libraries.
+"""Float32 matrix products on the CPU, using the faster of PyTorch's two libraries.
 
 PyTorch multiplies float32 matrices with MKL. On AMD processors MKL leaves AVX-512 unused, and
 oneDNN, which PyTorch uses for other dtypes, is about twice as fast. The choice depends on the
-machine and the shapes, never on a measurement, so equal runs on equal machines give equal bits.
+machine and the shapes, never on a measurement, so identical runs on identical machines produce
+identical bits.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# Below these sizes the two libraries are about equal, or MKL is faster.
+# Below these sizes the two libraries are about equally fast, or MKL is faster.
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
-# oneDNN caches a kernel of half a megabyte for every shape it sees. Batches can have any number of
-# rows, so they are padded to one of a few sizes.
+# oneDNN caches a half-megabyte kernel for every shape it sees. Batches can have any number of rows,
+# so they are padded to one of a few sizes.
 LARGEST: Final = 4096
 _CPU: Final = Path("/proc/cpuinfo")
 
 
 def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute ``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V], of one float dtype. The
-    result may be written into the buffer ``out``."""
+    """Compute ``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V], all in the same float
+    dtype. The result may be written into the buffer ``out``."""
     if _suits(x, weight):
         return _onednn(x, weight, None)
     return torch.mm(x, weight.T, out=out)
@@ -36,9 +37,9 @@ def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def faster_linear(module: nn.Module) -> Iterator[None]:
-    """Make linear layers use the faster library in this thread's forwards without gradients.
+    """Make linear layers use the faster library for this thread's gradient-free forward passes.
 
-    A compiled module is left unchanged, since its compiler makes its own choice.
+    Compiled modules are left unchanged, because the compiler makes its own choice.
     """
     here = any(map(_is_float32_here, module.parameters()))
     if not (here and onednn_is_faster() and not _is_compiled(module)):
@@ -73,7 +74,7 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
     tensors = [t for t in (x, weight, bias) if t is not None]
     return (
         onednn_is_faster()
-        # A quantised or distributed weight has a product of its own.
+        # Quantised and distributed weights implement their own product.
         and all(type(t) is Tensor or type(t) is nn.Parameter for t in tensors)
         and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
         and all(t.layout == torch.strided for t in tensors)
@@ -92,10 +93,10 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
 
 
 def _exact() -> bool:
-    """Whether the user wants full precision; at a lower setting oneDNN may round the factors."""
+    """Whether the user wants full precision; at lower settings oneDNN may round the factors."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # the precision was set for one backend through the newer interface
+    except RuntimeError:  # the precision was set for one backend through the newer API
         return False
 
 
@@ -114,7 +115,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def size_of(rows: int) -> int:
     """Round up to one of 37 sizes up to `LARGEST`.
 
-    The sizes are the powers of two and, from 256 on, seven more between each two of them.
+    The sizes are the powers of two plus, from 256 up, seven more between consecutive powers.
     """
     whole = 1 << (rows - 1).bit_length()
     step = whole if whole <= 256 else whole // 16
@@ -123,7 +124,7 @@ def size_of(rows: int) -> int:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether this is an AMD CPU with AVX-512 and a PyTorch that has both libraries."""
+    """Whether this is an AMD CPU with AVX-512 and a PyTorch build that has both libraries."""
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
     mkldnn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (mkl and mkldnn):
@@ -142,7 +143,7 @@ def _is_amd() -> bool:
 
 
 def _works() -> bool:
-    """Try the operator, which is internal to PyTorch: any version may change or remove it."""
+    """Try out the operator, which is internal to PyTorch: any version may change or remove it."""
     cpu32: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
     x = torch.arange(FEWEST_ROWS * 3, **cpu32).view(-1, 3)
     weight = torch.arange(12, **cpu32).view(4, 3)

@@ -1,4 +1,4 @@
-"""Scores of N rows, z = penalised logits / temperature, one tile of the vocabulary at a time."""
+"""Scores for N rows, z = penalised logits / temperature, one vocabulary tile at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_guard.logprob.kernels.product import product
 class HeadScores:
     """Scores from hidden states and the output head, without ever storing the [N, V] logits.
 
-    1/T is multiplied into the hidden states, which takes N * H multiplications instead of N * V.
+    The hidden states are multiplied by 1/T, which takes N * H multiplications instead of N * V.
 
     Args:
         hidden: Final hidden states, shape [N, H].
@@ -43,8 +43,8 @@ class HeadScores:
         return self.head.vocab_size
 
     def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Return the scores of tokens [start, stop), fp32, shape [N, stop - start]; the buffer
-        ``out`` may be used for the result."""
+        """Return the scores of tokens [start, stop), fp32, shape [N, stop - start], possibly
+        written into the buffer ``out``."""
         z = product(self._scaled, self._weight(start, stop), out=out)
         z = self._transformed(z, self._bias(slice(start, stop)))
         return z if self.penalty is None else self.penalty.apply(z, start, stop)
@@ -69,7 +69,7 @@ class HeadScores:
 
     def _weight(self, start: int, stop: int) -> Tensor:
         """Return a tile of the weight in fp32. A bf16 product would round logits by up to 0.125 and
-        is emulated on most CPUs; upcasting a tile costs little and is exact."""
+        is emulated on most CPUs; upcasting a tile is cheap and exact."""
         tile = self.head.weight[start:stop]
         if tile.dtype == torch.float32:
             return tile
@@ -81,7 +81,7 @@ class HeadScores:
         return None if self.head.bias is None else self.head.bias[index].float()
 
     def _transformed(self, z: Tensor, bias: Tensor | None) -> Tensor:
-        """Apply bias and soft-cap in place to scores already multiplied by scale / T."""
+        """Apply the bias and soft-cap in place to scores already multiplied by scale / T."""
         if bias is not None:
             z += bias * (self.head.scale / self.temperature)
         if self.head.softcap is not None:
@@ -91,11 +91,11 @@ class HeadScores:
 
 
 class LogitScores:
-    """Like `HeadScores`, but from precomputed logits: a trainer's, or those of a `ForeignHead`.
+    """Like `HeadScores`, but from precomputed logits: the trainer's, or those of a `ForeignHead`.
 
     Args:
         logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
-            which the drift profile has to cover.
+            which the drift profile must allow for.
         temperature, penalty: As for `HeadScores`.
     """
 
@@ -129,7 +129,7 @@ Scores: TypeAlias = HeadScores | LogitScores
 def scores_of(
     hidden: Tensor, head: Head | ForeignHead, temperature: float, penalty: RepetitionPenalty | None
 ) -> Scores:
-    """Build the scores of hidden states, [N, H], under any head; the penalty is for these rows."""
+    """Build the scores for hidden states, [N, H], under any head; the penalty covers these rows."""
     if isinstance(head, ForeignHead):
         return LogitScores(head.logits(hidden), temperature, penalty)
     return HeadScores(hidden, head, temperature, penalty)

@@ -1,10 +1,10 @@
-"""The statistics of a token in one place: sums over a tile, their merging, and the final values.
+"""All per-token statistics in one place: how they are summed over a tile, merged and finalised.
 
-* `tile_sums` computes the sums over a part of the vocabulary. `epilogue.py` compiles the same
-  function with torch, and `triton_kernels.py` repeats it for GPUs.
+* `tile_sums` computes the sums over part of the vocabulary. `epilogue.py` compiles the same
+  function with torch, and `triton_kernels.py` reimplements it for GPUs.
 * `merged` combines the parts. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
-  each part is relative to its own largest score.
-* `finish` turns the sums over the whole vocabulary into `RowStats`, which have the names of
+  each part is stored relative to its own largest score.
+* `finish` turns the sums over the whole vocabulary into `RowStats`, whose fields are named as in
   `TokenStats`.
 """
 
@@ -22,7 +22,7 @@ from grpo_guard.logprob.stats import LEADER_STRIDE, leader_block
 
 
 class Partial(NamedTuple):
-    """Sums per row over the tokens seen so far, with e = exp(z - m); shape [N] each."""
+    """Per-row sums over the tokens seen so far, with e = exp(z - m); shape [N] each."""
 
     m: Tensor  # the largest score
     above: Tensor  # sum e over z > z_target
@@ -31,7 +31,7 @@ class Partial(NamedTuple):
     half: Tensor  # sum e^0.5, or 0 if not requested
     three_quarters: Tensor  # sum e^0.75, or 0 if not requested
     rank: Tensor  # int64: number of tokens with z > z_target
-    ties: Tensor  # int64: number with z == z_target, the target itself included unless -inf
+    ties: Tensor  # int64: number with z == z_target, including the target itself unless -inf
 
     @property
     def total(self) -> Tensor:
@@ -39,16 +39,16 @@ class Partial(NamedTuple):
 
 
 COUNTS: Final = ("rank", "ties")
-"""The fields of `Partial` that count tokens; they come last."""
+"""The fields of `Partial` that count tokens, which come last."""
 SUMS: Final = len(Partial._fields) - len(COUNTS)
 """Number of the other fields."""
 
 
 def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
-    """Compute the sums over one tile, and the largest score of each block of tokens.
+    """Compute the sums over one tile, plus the largest score in each block of tokens.
 
     Args:
-        z: Scores, with the target's own column exactly equal to ``z_target`` and padding of -inf;
+        z: Scores, with the target's own column exactly equal to ``z_target`` and padded with -inf;
             fp32, shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
         z_target: Score of each row's target, shape [N].
         block: Number of tokens per leader.
@@ -58,7 +58,7 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
         The sums, and the leaders' scores, shape [N, W / block].
     """
     m = z.amax(-1)
-    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of only -inf counts as empty
+    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # an all -inf tile counts as empty
     e = d.exp()
     above = z > z_target[:, None]
     de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
@@ -81,10 +81,10 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
 def merged(parts: Partial) -> Partial:
     """Merge the sums over P parts of the vocabulary, [P, N] -> [N]."""
     m = parts.m.amax(0)
-    empty = parts.m == -torch.inf  # only -inf so far: there is nothing to rescale
+    empty = parts.m == -torch.inf  # only -inf so far, so nothing to rescale
     d = torch.where(empty, 0.0, parts.m - m)
     f = torch.where(empty, 0.0, d.exp())
-    # A part far below the largest score contributes nothing; a d of -inf times 0 would be NaN.
+    # A part far below the largest score contributes nothing, and with d = -inf, d * 0 would be NaN.
     d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,
@@ -99,7 +99,7 @@ def merged(parts: Partial) -> Partial:
 
 
 class RowStats(NamedTuple):
-    """Statistics of N rows, fp32 unless noted; `TokenStats` documents them."""
+    """Statistics of N rows, fp32 unless noted; documented in `TokenStats`."""
 
     logprob: Tensor
     max_logprob: Tensor
@@ -130,12 +130,12 @@ def finish(
     Args:
         sums: Sums over the whole vocabulary.
         z_target, targets: Score and id of each row's target, shape [N].
-        temperature: Temperature by which the scores were divided.
+        temperature: Temperature that the scores were divided by.
         vocab_size: The size V of the vocabulary.
-        leaders: Each block's largest score, shape [N, leader_count(V)], or None if the set K is the
-            whole vocabulary.
+        leaders: Each block's largest score, shape [N, leader_count(V)], or None if K is the whole
+            vocabulary.
         top_k: The declared top-k.
-        score_of: Scores one token in each of a few rows, (rows [R], tokens [R]) -> [R].
+        score_of: Scores one token in each of a few rows: (rows [R], tokens [R]) -> [R].
     """
     log_total = sums.total.log()
     log_normaliser = sums.m + log_total
@@ -159,7 +159,7 @@ def finish(
         rank=sums.rank,
         mass_above=sums.above / sums.total,
         tail_mass=sums.below / sums.total,
-        ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not counted as its own tie
+        ties=(sums.ties - 1).clamp_min(0),  # a target at -inf does not count as its own tie
         entropy=log_total - sums.weighted / sums.total,
         log_set_mass=set_mass,
         log_flat_mass=flat,

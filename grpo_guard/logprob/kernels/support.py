@@ -1,8 +1,8 @@
-"""Compute how far a token lies outside the declared support, exactly unless it is clearly inside.
+"""Compute how far a token lies outside the declared support, exactly except when clearly inside.
 
-Rank and the mass above a token cannot decide top-p after top-k, because the engine renormalises
-over the top-k. For most rows, the streaming statistics alone prove that the token is inside; the
-few others are recomputed from whole rows of logits, a few rows at a time.
+A token's rank and the mass above it cannot decide top-p after top-k, because the engine
+renormalises over the top-k. For most rows, the streaming statistics alone prove that the token is
+inside; the remaining few are recomputed from whole rows of logits, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BYTES_PER_SCORE = 40
 
 
 def full_rows(vocab_size: int) -> int:
-    """Return the maximum number of full rows of logits that may exist at a time."""
+    """Return the maximum number of full rows of logits to hold at a time."""
     return max(1, FULL_ROWS_BYTES // (BYTES_PER_SCORE * vocab_size))
 
 
 def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
-    """Mark the rows whose target is certainly in the support, boolean, shape [N].
+    """Mark the rows whose target is provably in the support, boolean, shape [N].
 
-    For the mass S of the set over which top-p renormalises, S >= mass_above + p is used: the
-    condition is exact if S is 1, and sufficient otherwise.
+    For the mass S of the set that top-p renormalises over, the bound S >= mass_above + p is used:
+    the condition is exact if S is 1 and sufficient otherwise.
     """
     inside = stats.logprob > -torch.inf  # a token that cannot be drawn is outside any support
     if spec.top_k > 0:
@@ -58,9 +58,9 @@ def edge_gaps(
 ) -> Tensor:
     """Return how far each target falls below the edge of the support, in raw logits, shape [N].
 
-    The gap is 0 for targets inside the support. The edge of a nucleus jumps by whole logits when a
-    candidate's mass changes by a rounding error, so the edge is taken at top_p + ``mass_margin``,
-    but no more than half way from top_p to 1.
+    The gap is 0 for targets inside the support. A rounding error in a candidate's mass can shift
+    the edge of a nucleus by whole logits, so the edge is taken at top_p + ``mass_margin``, but no
+    more than halfway from top_p to 1.
     """
     gaps = torch.zeros_like(stats.logit)
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
@@ -68,7 +68,7 @@ def edge_gaps(
     for rows in torch.split(unclear, full_rows(scores.vocab_size)):
         z = whole_rows(scores.rows(rows), rows)
         own = stats.logit[rows] / spec.temperature
-        # As in the streaming pass: a target that is itself the edge must not fall below it by
+        # As in the streaming pass, a target that is itself the edge must not fall below it by
         # rounding.
         z[torch.arange(len(rows), device=z.device), targets[rows]] = own
         gap = (support_edge(z, spec, top_p) - own).clamp_min(0.0) * spec.temperature
@@ -77,8 +77,8 @@ def edge_gaps(
 
 
 def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
-    """Return all scores of a few rows, [R, V], computed by tiles, since bf16 weights are upcast by
-    tile."""
+    """Return all scores of a few rows, [R, V], computed in tiles because bf16 weights are upcast
+    tile by tile."""
     whole = torch.empty(len(rows), scores.vocab_size, device=rows.device)
     for start in range(0, scores.vocab_size, TILE):
         part = whole[:, start : start + TILE]
@@ -88,13 +88,13 @@ def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
-    """Return the lowest score (logit / temperature) that the sampler keeps: [R, V] -> [R].
+    """Return the lowest score (logit / temperature) kept by the sampler: [R, V] -> [R].
 
-    Under min-p the edge may lie between the scores of two tokens; under the other filters it is the
-    lowest score of a token that is kept.
+    Under min-p the edge can lie between the scores of two tokens; under the other filters it is the
+    lowest score of any token kept.
 
-    Every filter keeps a set of top tokens, so each is a threshold, and together they are the
-    highest of their thresholds.
+    Every filter keeps a set of top tokens, so each amounts to a threshold, and together they amount
+    to the highest of their thresholds.
     """
     edge = torch.full(z.shape[:-1], -torch.inf, device=z.device)
     k = spec.top_k if 0 < spec.top_k < z.shape[-1] else z.shape[-1]
@@ -102,7 +102,7 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
     if not needs_ranking:
         ranked = z.amax(-1, keepdim=True)
     elif spec.engine == "sglang" and top_p < 1:
-        ranked = z.sort(-1, descending=True).values  # its top-p counts the whole distribution
+        ranked = z.sort(-1, descending=True).values  # its top-p applies to the whole distribution
     else:
         ranked = z.topk(k, -1).values
     if k < z.shape[-1]:
@@ -117,7 +117,7 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
         mass_above = weights.cumsum(-1) - weights
         mass = weights.sum(-1, keepdim=True)
         if k < z.shape[-1] and ranked.shape[-1] == k:
-            # Engines keep tokens that tie with the k-th, and renormalise over them as well.
+            # Engines also keep tokens that tie with the k-th, and renormalise over them as well.
             tied = (z >= ranked[:, -1:]).sum(-1, keepdim=True) - k
             mass = mass + tied * weights[:, -1:]
         kept = eligible & (mass_above < top_p * mass)

@@ -1,6 +1,6 @@
-"""Statistics in one streaming pass over tiles of the vocabulary.
+"""Statistics computed in one streaming pass over tiles of the vocabulary.
 
-The [tokens, vocabulary] logits are never stored as a whole.
+The [tokens, vocabulary] logits are never stored in full.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.logprob.stats import (
 )
 
 # Compiled sums read a tile once, so larger products are faster. Eager sums read a tile a dozen
-# times, so it has to fit into the CPU's cache with all its rows.
+# times, so the whole tile has to fit into the CPU cache.
 TILE = 4096
 EAGER_CPU_TILE = 1024
-# oneDNN allocates its own memory for each tile, and as much again for scratch space.
+# oneDNN allocates its own memory for each tile, plus as much again for scratch space.
 ONEDNN_TILE = 2048
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
-"""A callback that gets each tile's scores, [N, W], and the id of its first token."""
+"""A callback that receives each tile's scores, [N, W], and the id of its first token."""
 
 
 def row_stats(
@@ -49,16 +49,16 @@ def row_stats(
         scores, targets: Scores of N rows, and token ids, int64, shape [N].
         top_k: The declared top-k, or 0 for none.
         observer: Called with every tile of scores, to compute further statistics.
-        tile: Number of tokens per tile, rounded down to whole blocks but to at least one, or None
-            to choose by device and mode.
-        mode: How the sums of a tile are computed; see `epilogue.py`.
+        tile: Number of tokens per tile, rounded down to whole blocks (at least one), or None to
+            choose by device and mode.
+        mode: How the sums over a tile are computed; see `epilogue.py`.
     """
     n, vocab_size, device = len(targets), scores.vocab_size, targets.device
     sums_of = epilogue(mode, n * vocab_size, vocab_size, device)
     tile = _whole_blocks(tile or _usual_tile(device, sums_of is tile_sums), vocab_size)
     block = leader_block(vocab_size)
-    # Score the target first and copy its score into its own column: a token must not outrank itself
-    # by rounding.
+    # Score the target first and copy its score into its own column, so that rounding cannot make a
+    # token outrank itself.
     z_target = scores.of(targets)
     ranks = 0 < top_k <= LARGEST_TOP_K
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
@@ -77,7 +77,7 @@ def row_stats(
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
-        del z  # otherwise two tiles would be held while the next one is computed
+        del z  # otherwise two tiles would be held while the next is computed
     return finish(
         sums.total(),
         z_target=z_target,
@@ -99,13 +99,13 @@ def _usual_tile(device: torch.device, eager: bool) -> int:
 
 
 def _whole_blocks(tile: int, vocab_size: int) -> int:
-    """Round the number of tokens per tile so that no block of tokens is cut in two."""
+    """Round the number of tokens per tile so that no block is split."""
     span = leader_block(vocab_size) * LEADER_STRIDE
     return min(max(1, tile // span), -(-vocab_size // span)) * span
 
 
 def _by_tile(targets: Tensor, tile: int, vocab_size: int) -> tuple[Tensor, list[int]]:
-    """Sort the rows by target; also return where each tile's rows begin and end in that order."""
+    """Sort the rows by target, and return where each tile's rows begin and end in that order."""
     order = torch.argsort(targets)
     starts = torch.arange(0, vocab_size + tile, tile, device=targets.device)
     bounds: list[int] = torch.searchsorted(targets[order], starts).tolist()

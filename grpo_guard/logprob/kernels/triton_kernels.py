@@ -1,17 +1,17 @@
 """Triton kernels for the sums and leaders of `statistics.py`; `triton_launch.py` launches them.
 
-Every kernel in this module avoids these traps:
+Every kernel in this module avoids the following pitfalls:
 
 * A target's score is computed once and written into its own column: if it were computed twice, the
   results could differ in the last bit, and a token must never outrank itself.
-* Columns beyond the vocabulary are -inf. Zero would be a likely token among negative logits.
-* Scores are compared with each other, never subtracted and compared with zero: a compiler may fuse
-  the scaling into the subtraction, after which two equal scores would differ.
-* 1/T multiplies the fp32 accumulator. Multiplying it into bf16 states would round them.
+* Columns beyond the vocabulary are -inf. Zeros would look like likely tokens among negative logits.
+* Scores are compared directly, never subtracted and compared with zero: a compiler could fuse the
+  scaling into the subtraction, making two equal scores differ.
+* 1/T is applied to the fp32 accumulator. Applying it to bf16 states would round them.
 * Grids have one dimension (a second is limited to 65,535), and offsets that grow with rows or with
   the vocabulary are 64-bit (32,768 rows x 152k columns exceed 2^31).
 
-Arguments are pointers and machine scalars, which Python's type hints cannot describe.
+Arguments are pointers and machine scalars, which Python type hints cannot describe.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -30,10 +30,10 @@ COUNTS = tl.constexpr(len(statistics.COUNTS))
 
 @triton.jit
 def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
-    """Apply bias, scale / T and soft-cap to raw products; ``cap`` is the soft-cap / T.
+    """Apply the bias, scale / T and soft-cap to raw products; ``cap`` is the soft-cap / T.
 
     The addition comes before the multiplication, so that nothing can be fused and a target's score
-    has the same bits wherever it is computed.
+    is bitwise identical wherever it is computed.
     """
     z = (dot + bias) * scale
     if CAPPED:
@@ -50,11 +50,11 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 
     The Triton version of `statistics.tile_sums`.
 
-    A NaN propagates to ``below`` and so to every statistic that divides by the total.
+    NaN propagates to ``below`` and hence to every statistic that divides by the total.
     """
     NEG: tl.constexpr = float("-inf")
     m = tl.max(z, 1)
-    d = z - tl.where(m == NEG, 0.0, m)[:, None]  # a tile of only -inf counts as empty, not as NaN
+    d = z - tl.where(m == NEG, 0.0, m)[:, None]  # an all -inf tile counts as empty, not as NaN
     e = tl.exp(d)
     above = z > z_target[:, None]
     equal = (z == z_target[:, None]) & (z > NEG)
@@ -80,7 +80,7 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 def _store(
     sums, counts, part, r, live, rows, m, above, below, weighted, half, tq, rank, ties
 ):  # fmt: skip
-    """Store the sums of one part of the vocabulary.
+    """Store the sums for one part of the vocabulary.
 
     ``sums`` has shape [parts, SUMS, rows], ``counts`` [parts, COUNTS, rows].
     """
@@ -102,7 +102,7 @@ def token_scores_kernel(
     stride_h, stride_v, stride_w, scale, cap,
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Compute scores of chosen tokens, [rows, tokens_per_row], in fp32; one program per score."""
+    """Compute scores of selected tokens, [rows, tokens_per_row], in fp32; one program per score."""
     i = tl.program_id(0)
     token = tl.load(tokens + i)
     h = hidden + (i // tokens_per_row).to(tl.int64) * stride_h
@@ -126,9 +126,9 @@ def chunk_sums_kernel(
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, FLAT: tl.constexpr, RANKS: tl.constexpr,
     BLOCK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums over a stored chunk of raw products, [rows, columns], which is read once.
+    """Compute the sums over a stored chunk of raw products, [rows, columns], in a single read.
 
-    There is one program per row and BV columns; ``first``, the chunk's first token, is a multiple
+    There is one program per row per BV columns; ``first``, the chunk's first token, is a multiple
     of BV.
     """
     pid = tl.program_id(0)

@@ -1,6 +1,6 @@
-"""Launch the Triton kernels: shapes, memory, and merging the parts into one `Partial`.
+"""Launch the Triton kernels: handles shapes and memory, and merges the parts into one `Partial`.
 
-Importing this module imports triton, so `triton_stats.py` imports it only when called.
+Importing this module imports triton, so `triton_stats.py` only imports it when called.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from grpo_guard.logprob.stats import leader_block, leader_count
 # With TRITON_INTERPRET=1 the decorator returns a class other than JITFunction.
 INTERPRETED = not isinstance(kernels.chunk_sums_kernel, triton.JITFunction)
 
-# Columns per program of the kernel that reads a stored chunk. Chunks are a multiple of this.
+# Columns per program in the kernel that reads a stored chunk. Chunks are a multiple of this.
 SEGMENT = 128 if INTERPRETED else 4096
-# The default differs between versions of Triton; the kernels are correct either way.
+# The default varies between Triton versions; the kernels are correct either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 
 _precision = threading.Lock()
@@ -55,12 +55,12 @@ class Job:
 
     @property
     def bias(self) -> Tensor:
-        """The head's bias or, without a bias, an arbitrary tensor that no kernel reads."""
+        """The head's bias or, if it has none, an arbitrary tensor that no kernel reads."""
         return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
 
 
 def token_scores(job: Job, tokens: Tensor) -> Tensor:
-    """Compute the scores of chosen tokens, int64 [N, E] -> fp32 [N, E]."""
+    """Compute the scores of selected tokens, int64 [N, E] -> fp32 [N, E]."""
     out = torch.empty(tokens.shape, dtype=torch.float32, device=tokens.device)
     if tokens.numel() == 0:
         return out
@@ -85,7 +85,7 @@ def workspace_sums(
     segments = -(-vocab_size // SEGMENT)
     sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
     counts = torch.empty(segments, len(COUNTS), n, dtype=torch.int32, device=device)
-    # If leaders are not needed, the tensor is a single number.
+    # If no leaders are needed, the tensor holds a single number.
     shape = (n, leader_count(vocab_size)) if job.ranks else (1, 1)
     leaders = torch.full(shape, -torch.inf, dtype=torch.float32, device=device)
     spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
@@ -113,8 +113,8 @@ def workspace_sums(
 
 
 def chunk_columns(job: Job, budget: int) -> int:
-    """Return the number of columns per chunk: as many whole segments as fit into the budget of
-    bytes, but at least one segment."""
+    """Return the number of columns per chunk: as many whole segments as fit into the byte budget,
+    but at least one."""
     n, width = job.hidden.shape
     # A weight that cannot be multiplied as stored is upcast one chunk at a time.
     upcast = not _mixed(job) and job.head.weight.dtype != torch.float32
@@ -124,7 +124,7 @@ def chunk_columns(job: Job, budget: int) -> int:
 
 
 def _mixed(job: Job) -> bool:
-    """Whether 16-bit operands can be multiplied into fp32 without upcasting; only on CUDA."""
+    """Whether 16-bit operands can be multiplied into fp32 without upcasting (CUDA only)."""
     return (
         job.hidden.is_cuda
         and job.hidden.dtype == job.head.weight.dtype
@@ -134,13 +134,13 @@ def _mixed(job: Job) -> bool:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Compute fp32 products in full precision, whatever the trainer allows.
+    """Compute fp32 products in full precision, whatever the trainer has configured.
 
     The setting is process-wide and is restored afterwards.
     """
     matmul: Any = torch.backends.cuda.matmul
     with _precision:  # interleaved scorers could restore each other's setting, not the trainer's
-        # torch >= 2.9 has ``fp32_precision``; there, reading the older attribute can raise.
+        # torch >= 2.9 has ``fp32_precision``, and reading the older attribute can then raise.
         name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
         before = getattr(matmul, name)
         if before in (True, "tf32"):
@@ -154,7 +154,7 @@ def _without_tf32() -> Iterator[None]:
 
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Make this the current device: Triton launches there, whatever device the tensors are on."""
+    """Make this the current device: Triton launches there regardless of the tensors' device."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

@@ -1,7 +1,7 @@
 """The statistics of `tiled.py` on a GPU, with Triton kernels for the same sums.
 
-The BLAS library writes the products of one chunk of the vocabulary into bounded memory, and a
-kernel reads them once. `statistics.finish` turns the sums into statistics, as for tiles.
+The BLAS library writes the products for one vocabulary chunk into bounded memory, and a kernel
+reads them once. As for tiles, `statistics.finish` turns the sums into statistics.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def triton_row_stats(
 
     Products are accumulated in fp32. Operands that share a 16-bit dtype are multiplied as they are;
     if the dtypes differ, both are upcast, because rounding an fp32 state to bf16 would change the
-    logits. TF32 products, which a trainer may allow, are not used, since they have three digits
-    fewer. Log-probs are as exact as fp32 scores: within 1e-4 of float64 in the interpreter up to
-    |logit / temperature| of 250 (temperature 0.05), with errors in proportion beyond.
+    logits. TF32 products, which a trainer may allow, are not used because they have three fewer
+    digits. Log-probs are as exact as fp32 scores: within 1e-4 of float64 in the interpreter up to
+    |logit / temperature| of 250 (temperature 0.05), with proportionally larger errors beyond.
 
     Args:
         hidden, head: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1; output head.
@@ -84,13 +84,13 @@ def triton_row_stats(
 
 
 def triton_available() -> bool:
-    """Whether triton can be imported; checked without importing it."""
+    """Whether triton can be imported, checked without importing it."""
     return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
 def supported(device: torch.device) -> bool:
-    """Whether the kernels support this device: NVIDIA, Ampere or later, triton installed."""
+    """Whether the kernels support this device: NVIDIA, Ampere or later, with triton installed."""
     return (
         device.type == "cuda"
         and torch.version.hip is None
@@ -122,7 +122,7 @@ def _check(
             f"hidden: expected a tensor on a CUDA device, got one on {hidden.device} (with "
             "TRITON_INTERPRET=1 in the environment the kernels run anywhere, slowly)"
         )
-    # A GPU does not check bounds: an id out of range would read memory outside the tensor.
+    # A GPU does not check bounds: an out-of-range id would read memory outside the tensor.
     lowest, highest = torch.stack([targets.min(), targets.max()]).tolist()
     if not (lowest >= 0 and highest < head.vocab_size):
         raise ValueError(

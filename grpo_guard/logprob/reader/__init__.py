@@ -1,1 +1,1 @@
-"""Measure how foreign a span of text is to its context, with a language model of your own."""
+"""Measure how foreign a span of text is to its context, using a language model of your own."""

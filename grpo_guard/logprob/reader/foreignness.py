@@ -1,21 +1,21 @@
-"""Score how foreign spans are to their context under one model.
+"""Score how foreign spans are to their context, according to one model.
 
 The foreignness of a token, with s = -log p(token | context) and t = -log p(token | the span so far
 alone), both in nats and capped:
 
     foreignness = s - (t - s) - 2 = 2 s - t - 2
 
-``t - s`` is what the context explains. The surrounding text explains a habit, however odd: the
-model expects another "Thus", another bracket, another step. A slogan is at least as unlikely after
-the text as it is after nothing. Surprisal ``s`` alone would mistake rare words for foreign ones;
-``t - s`` alone would mistake short words for foreign ones.
+``t - s`` is how much the context explains. A habit, however odd, is explained by the surrounding
+text: the model expects another "Thus", another bracket, another step. A slogan is at least as
+unlikely after the text as after nothing. Surprisal ``s`` alone would mistake rare words for foreign
+ones; ``t - s`` alone would mistake short words for foreign ones.
 
-The score of a span is the sum over its most foreign run of tokens. A sum over the whole span would
-let an author excuse a slogan with the text before and after it in the same sentence. Each token of
-a run costs 2 nats, so that a long honest sentence scores hardly higher than a short one.
+The score of a span is the sum over its most foreign run of tokens. Summing over the whole span
+would let an author hide a slogan among the words before and after it in the same sentence. Each
+token in a run costs 2 nats, so that a long honest sentence scores hardly higher than a short one.
 
-Numbers and arithmetic signs can lower the score but never raise it: a model that cannot calculate
-finds honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
+Numbers and arithmetic signs can lower the score but never raise it: models that cannot do
+arithmetic find honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
 """
 
 from __future__ import annotations
@@ -37,27 +37,26 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 
 # The model's own distribution, without any truncation.
 _PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
-# Maximum number of a span's tokens that are read, as many as a sentence can have
-# (`spans.MOST_BYTES`), and of its characters that are tokenised, so that a long span cannot slow
-# the reader down.
+# Maximum number of tokens read per span (as many as a sentence can have, `spans.MOST_BYTES`) and of
+# characters tokenised, so that a long span cannot slow the reader down.
 MOST_TOKENS: Final = 200
 _MOST_CHARACTERS: Final = 300
-# Number of characters that are tokenised per token of context; any further text is cut off.
+# Number of characters tokenised per token of context; any further text is cut off.
 _CHARACTERS: Final = 12
 _PER_TOKEN: Final = 2.0
 _NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
 
 class UnreadError(Exception):
-    """Raised when the reader could not compute a result for a span; the message says why."""
+    """Raised when the reader cannot compute a result for a span; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreignness:
-    """The foreignness of a span under one model.
+    """The foreignness of a span according to one model.
 
     ``runs`` holds, for the first 1, 2, ... n tokens, the sum over the most foreign run among them,
-    in nats. The values never decrease, and are 0 as long as no token is foreign.
+    in nats. The values never decrease, and stay 0 until a token is foreign.
     """
 
     runs: Floats
@@ -74,7 +73,7 @@ class Foreignness:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A stretch of one text that contains one or more spans, as tokens."""
+    """A tokenised stretch of one text, containing one or more spans."""
 
     encoded: Encoded  # the context, then everything from the first span to the end of the last
     tokens: dict[int, tuple[int, int]]  # tokens [first, end) of each span, by index in the batch
@@ -82,19 +81,19 @@ class _Pass:
 
 
 class SpanScorer:
-    """Scores how foreign spans are to their context under one causal model.
+    """Scores how foreign spans are to their context according to one causal model.
 
     Args:
         scorer: Computes log-probs under the model.
-        tokenizer: The model's fast tokenizer, which gives the offsets of its tokens.
-        context: Number of tokens that are read before the span, >= 1. The prompt comes first among
-            them and is cut first. In a shared pass, later spans also see all text in between.
-        cap: Upper limit on the surprisal of one token in nats, > 0. A token that the model rules
-            out has infinite surprisal, and a single odd name must not decide the score.
+        tokenizer: The model's fast tokenizer, which provides token offsets.
+        context: Number of tokens read before the span, >= 1. The prompt comes first and is cut
+            first. In a shared pass, later spans also see all the text in between.
+        cap: Maximum surprisal of one token in nats, > 0. A token that the model rules out has
+            infinite surprisal, and a single odd name must not decide the score.
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: the tokenizer cannot give the offsets of its tokens.
+        TypeError: the tokenizer cannot provide token offsets.
     """
 
     def __init__(
@@ -120,15 +119,15 @@ class SpanScorer:
         self._control = {*tokenizer.all_special_ids} | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
-        # The "empty" context is a line break, after which a model expects nothing in particular.
+        # The "empty" context is a line break, after which models expect nothing in particular.
         # After its beginning-of-text token, a chat model would expect a role.
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
     def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
         """Score spans and return one result per span, in order.
 
-        Spans that are close together in a text share a pass, so that reading all sentences of a
-        text costs about as much as scoring the text and its sentences once.
+        Spans that are close together share a pass, so reading every sentence of a text costs about
+        as much as scoring the text once plus its sentences once.
         """
         results: list[Foreignness | UnreadError] = [UnreadError("no token of its own")] * len(spans)
         passes = [one for group in _near(spans, self._most) for one in self._passes(spans, group)]
@@ -137,8 +136,8 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        # Spans in context and spans alone are scored separately: a joint batch would pad the short
-        # sequences to the length of the long ones.
+        # Spans in context and spans on their own are scored separately: a joint batch would pad the
+        # short sequences to the length of the long ones.
         stats = self._stats([one.encoded for one in passes])
         of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
@@ -169,10 +168,10 @@ class SpanScorer:
         return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
 
     def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
-        """Yield passes over some spans of one text, in ascending order; none if there is no token.
+        """Yield passes over some spans of one text, in ascending order; none without tokens.
 
         Several spans share a pass if it fits into the model's window and is not longer than their
-        separate passes together, so text that an author writes between them cannot add to the cost.
+        separate passes together, so authors cannot add to the cost by writing text between them.
         """
         one = self._pass(spans, group)
         tokens = len(one.encoded.completion_ids)
@@ -214,17 +213,17 @@ class SpanScorer:
         return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
-        """Return the token, or a line break for a control token or an id outside the vocabulary.
+        """Return the token, or a line break in place of a control token or out-of-vocabulary id.
 
         A control token spelled out in the text could end the document or open a turn that asks for
-        the poison, and the context would then explain the poison.
+        the poison, so that the context would explain it.
         """
         known = 0 <= token < self.scorer.vocab_size and token not in self._control
         return token if known else self._nothing[0]
 
 
 def _whole(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer accepts, without changing the text's length."""
+    """Replace lone surrogates, which no tokenizer accepts, while preserving the text's length."""
     return text.encode("utf-32", "replace").decode("utf-32") if not text.isascii() else text
 
 
@@ -233,7 +232,7 @@ def _end(span: TextSpan) -> int:
 
 
 def _near(spans: Sequence[TextSpan], most: int) -> Iterator[list[int]]:
-    """Yield groups of spans that may share a pass: in one text, under ``most`` characters apart."""
+    """Yield groups of spans that can share a pass: in one text, under ``most`` characters apart."""
     by_text = dict[tuple[str, str], list[int]]()
     for i, span in enumerate(spans):
         by_text.setdefault((span.prompt, span.text), []).append(i)

@@ -1,13 +1,13 @@
-"""Remember the scores of honest text per node, and compute what share is as foreign as a span.
+"""Remember the scores of honest text per node, and compute how much is as foreign as a span.
 
 That share is a conformal p-value: with n honest spans, (1 + number at least as foreign) / (n + 1)
-is super-uniform for another span of the same kind. The honest spans are sentences of the other
-nodes in which nothing was found; some may be poison that was not detected. So each node has one
-vote, the p-value against its own sentences, and the upper median of the votes decides: a minority
-of the nodes can neither excuse its poison nor make honest text look foreign.
+is super-uniform for another span of the same kind. The honest spans are sentences from the other
+nodes in which nothing was found; some may be undetected poison. So each node has one vote, the
+p-value against its own sentences, and the upper median of the votes decides: a minority of nodes
+can neither excuse its poison nor make honest text look foreign.
 
-With fewer than two votes there is no p-value, since the first sender would decide alone. Senders
-without a name have no vote for a similar reason: as nothing tells them apart, a few completions
+With fewer than two votes there is no p-value, because the first sender alone would decide. Senders
+without a name have no vote for a similar reason: they cannot be told apart, so a few completions
 could outweigh many, however their sentences were weighted.
 """
 
@@ -25,24 +25,24 @@ from grpo_guard.logprob.reference.null import ExponentialTail, conformal
 
 # Minimum number of spans for a node to have a vote: with 20, no conformal p-value is below 1 / 21.
 FEWEST: Final = 20
-# Only this many of a node's latest spans count, since habits drift during training.
+# Only this many of a node's latest spans count, because habits drift during training.
 MOST: Final = 256
-# Minimum number of other nodes with a vote for there to be a p-value.
+# Minimum number of votes from other nodes for a p-value.
 FEWEST_VOTES: Final = 2
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 _FEWEST_IN_TAIL: Final = 2
-# Spans of up to 23 tokens are compared over their own number of tokens, and all longer spans in a
-# single column over all of their tokens.
+# Spans of up to 23 tokens are compared at their own token count, and all longer spans in a single
+# column covering all of their tokens.
 _COLUMNS: Final = 24
-# How far an odd style may be excused, as a quantile of another node's scores. Without this limit, a
-# node that sends only poison would be measured against its poison.
+# How far an odd style can be excused, as a quantile of another node's scores. Without this limit, a
+# node that sends only poison would be measured against its own poison.
 _MOST_EXCUSED: Final = 0.9
 
 
 @dataclass(slots=True)
 class _Node:
-    """Scores of one node's spans, in one ascending list per number of tokens compared."""
+    """Scores of one node's spans, with one ascending list per number of tokens compared."""
 
     latest: deque[tuple[float, ...]] = field(default_factory=deque)
     ascending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(_COLUMNS)])
@@ -74,7 +74,7 @@ class _Node:
 
 
 class HonestSpans:
-    """Remembers, by node, the scores of spans in which nothing was found. Thread-safe."""
+    """Remembers, for each node, the scores of spans in which nothing was found. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,14 +89,14 @@ class HonestSpans:
             self._nodes.move_to_end(node)
             known.add(column_scores(found))
             if len(self._nodes) > _MOST_NODES:
-                # Drop nodes without a vote first, so that invented names cannot displace a measure.
+                # Drop nodes without a vote first, so that made-up names cannot displace a measure.
                 idle = (name for name, known in self._nodes.items() if not known.votes)
                 oldest = next(iter(self._nodes))
                 del self._nodes[next((name for name in idle if name != node), oldest)]
 
     def wanted(self, node: str | None) -> int:
-        """Return how many more spans of this node a full measure needs; 0 if the measure is full or
-        the node has no name."""
+        """Return how many more spans from this node are needed for a full measure; 0 if it is full
+        or the node has no name."""
         if node is None:
             return 0
         with self._lock:
@@ -104,7 +104,7 @@ class HonestSpans:
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
     def p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Return the share of the other nodes' spans that are at least as foreign over as many
+        """Return the share of other nodes' spans at least as foreign over the same number of
         tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote."""
         return self._voted(node, found, excused=False)
 
@@ -112,9 +112,9 @@ class HonestSpans:
         """Return `p_value` extrapolated beyond the most foreign honest span, with the node's own
         style excused.
 
-        The extrapolation is an exponential tail whose scale is an upper confidence limit. If the
-        lower quartile of the node's scores is above that of a node it is compared with, the score
-        is reduced by the difference, but by at most the distance between the other node's median
+        The extrapolation uses an exponential tail whose scale is an upper confidence limit. If the
+        lower quartile of the node's scores exceeds that of a node it is compared with, the score is
+        reduced by the difference, but by no more than the distance between the other node's median
         and 90 % quantile.
         """
         return self._voted(node, found, excused=True)
@@ -134,19 +134,20 @@ class HonestSpans:
                     votes.append(other.tail_p_value(score - habit, column))
                 else:
                     votes.append(conformal(score, honest))
-        # Of two votes the upper decides: one hostile node among three could choose the lower.
+        # With two votes the upper one decides: one hostile node among three could control the
+        # lower.
         return sorted(votes)[len(votes) // 2] if len(votes) >= FEWEST_VOTES else None
 
 
 def column_of(found: Foreignness) -> int:
-    """Return the column of `column_scores` in which a span of this length is compared."""
+    """Return the column of `column_scores` used for comparing a span of this length."""
     return min(len(found), _COLUMNS) - 1
 
 
 def column_scores(found: Foreignness) -> tuple[float, ...]:
-    """Return the score of the most foreign run in the first 1, 2, ... 23 tokens, and in all tokens.
+    """Return the scores of the most foreign run in the first 1, 2, ... 23 tokens and in all tokens.
 
-    A short span fills the remaining columns with its last score, since further tokens could not
+    A short span fills the remaining columns with its last score, because further tokens could not
     have lowered it.
     """
     runs = [float(score) for score in found.runs]
@@ -154,10 +155,10 @@ def column_scores(found: Foreignness) -> tuple[float, ...]:
 
 
 def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
-    """Return how much more foreign a node's spans are than another's as a matter of style, >= 0.
+    """Return how much more foreign a node's spans are than another's simply by style, >= 0.
 
-    Lower quartiles are compared, since poison in up to three quarters of a node's sentences does
-    not change the node's own lower quartile.
+    Lower quartiles are compared, because a node's own lower quartile is unaffected by poison in up
+    to three quarters of its sentences.
     """
     if len(own) < FEWEST:
         return 0.0

@@ -1,4 +1,4 @@
-"""Find the sentences of a completion that may be read, and choose among them at random."""
+"""Find the sentences of a completion that are eligible for reading, and sample among them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _T = TypeVar("_T")
 _SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
 
 
-# No author can predict these choices, so no text can be placed to go unread.
+# No author can predict these choices and place text where it will go unread.
 _LOTS: Final = random.SystemRandom()
 
 
 def happens(share: float) -> bool:
-    """Return True with the probability ``share``."""
+    """Return True with probability ``share``."""
     return _LOTS.random() < share
 
 
 def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
-    """Draw at most ``most`` items (None for all), each with equal probability, in random order.
+    """Draw up to ``most`` items (None for all) with equal probability, in random order.
 
-    No more items than that are held in memory, since an author decides how many items there are.
+    No more items than that are held in memory, because authors control how many there are.
     """
     chosen = list[_T]()
     for seen, item in enumerate(items):
@@ -40,11 +40,11 @@ def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
 
 
 def own_sentences(completion: Completion) -> Iterator[Span]:
-    """Yield [start, end) of the sentences that the completion's author wrote, in order.
+    """Yield [start, end) of each sentence written by the completion's author, in order.
 
-    Text that verifiably came from a tool or user is skipped, since it is not the author's poison.
-    Only the first of several equal sentences is returned: the first explains its copies, and by
-    sending copies an author could make it unlikely for another sentence to be drawn.
+    Text that verifiably came from a tool or user is skipped, because it cannot be the author's
+    poison. Only the first of several identical sentences is returned: it explains its copies, and
+    an author could otherwise send copies to make other sentences unlikely to be drawn.
     """
     verified, text = completion.verified_spans, completion.text
     seen = set[int]()

@@ -1,4 +1,4 @@
-"""Judge recurring phrases over all the places in which the reader has read them."""
+"""Judge recurring phrases over all the places where they were read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Final
 
 FEWEST_PLACES: Final = 3
-"""Minimum number of places in which a phrase must be read before it is judged."""
+"""Minimum number of places where a phrase must be read before it is judged."""
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
 
@@ -16,16 +16,16 @@ _MOST_PHRASES: Final = 4096
 class PhrasePlaces:
     """The p-values of each node's phrases in every place where they were read. Not thread-safe.
 
-    A habit may look foreign in one odd place, and a slogan may look natural in one lucky place, so
-    the lower median over places decides. The p-values must not be multiplied, since the places of
-    one phrase are not independent: a habit that is a little odd is odd each time.
+    A habit can look foreign in one odd place, and a slogan can look natural in one lucky place, so
+    the lower median over places decides. The p-values must not be multiplied, because a phrase's
+    places are not independent: a habit that is slightly odd is odd every time.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str | None, bytes], deque[float]] = OrderedDict()
 
     def add(self, node: str | None, phrase: str, p_value: float) -> None:
-        """Remember the phrase's p-value in one place."""
+        """Record the phrase's p-value in one place."""
         key = (node, _mark(phrase))
         self._known.setdefault(key, deque(maxlen=_MOST_PLACES)).append(p_value)
         self._known.move_to_end(key)

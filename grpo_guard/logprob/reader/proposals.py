@@ -1,4 +1,4 @@
-"""Find nodes whose sentences are foreign: each one only a little, but together too much."""
+"""Find nodes whose sentences are foreign: each only slightly, but too much when combined."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
 # (Share of poisoned completions, largest p-value of a poisoned completion.) A slogan is among the
-# most foreign sentences of a completion but seldom more foreign than all honest text, so the
-# evidence is that foreign sentences recur each time, not how foreign any of them is.
+# most foreign sentences in a completion but rarely more foreign than all honest text, so the
+# evidence is that foreign sentences keep recurring, not how foreign any one of them is.
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
 
 
 class NodeSentences:
-    """Evidence that a node's sentences do not belong where they are.
+    """Evidence that a node's sentences do not belong in their context.
 
-    A slogan in ordinary words that changes each time has no form that a rule would know, and no
-    wording that recurs, but it is foreign each time. A completion's p-value is that of its most
-    foreign sentence times the number of sentences read; each p-value becomes an e-value e. A
-    batch's e-value is the mean of several bets, each on a certain share of the node's completions
-    being poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of
-    e-values would let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates
-    the batches. If the p-values are valid, an honest node is ever convicted with probability at
-    most ``alpha``.
+    A slogan in ordinary words that changes every time has no form a rule would recognise and no
+    recurring wording, but it is foreign every time. A completion's p-value is that of its most
+    foreign sentence times the number of sentences read; each p-value is converted to an e-value e.
+    A batch's e-value is the mean of several bets, each on a certain share of the node's completions
+    being poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. With a plain product
+    of e-values, nine honest completions could excuse a poisoned one. `EProcessMemory` accumulates
+    the batches. If the p-values are valid, the probability that an honest node is ever convicted is
+    at most ``alpha``.
     """
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
@@ -43,13 +43,13 @@ class NodeSentences:
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
     ) -> frozenset[str]:
-        """Add this batch's evidence and return the nodes of the batch that are convicted.
+        """Add this batch's evidence and return the batch's convicted nodes.
 
         Args:
             batch: All completions that arrived together.
-            p_values: p-values of the sentences that were read, by index in the batch.
+            p_values: p-values of the sentences read, by index in the batch.
         """
-        # Equal completions count once: sending a text again must not multiply the evidence.
+        # Identical completions count once: resending a text must not multiply the evidence.
         evidence = defaultdict[str, dict[bytes, float]](dict)
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
@@ -67,7 +67,7 @@ class NodeSentences:
 
 
 def _together(p_values: Sequence[float]) -> float:
-    """Return the logarithm of a batch's e-value, from the p-values of its completions."""
+    """Return the log e-value of a batch, from the p-values of its completions."""
     each = np.array([log_calibrated(p) for p in p_values])
     bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
     for share, most in _STEPS:

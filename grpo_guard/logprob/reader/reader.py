@@ -26,36 +26,37 @@ class Opinion:
 
     p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
     tail_p_value: float | None
-    """`HonestSpans.tail_p_value`, for evidence that accumulates, or None if the p-value comes from
-    the start profile, which is no evidence against a node."""
+    """`HonestSpans.tail_p_value`, for accumulating evidence, or None if the p-value comes from the
+    start profile, which is no evidence against a node."""
 
 
 class SpanReader(FromPretrained):
-    """Reads spans in their context and compares them with what the other nodes write.
+    """Reads spans in context and compares them with what other nodes write.
 
-    Any causal language model will do: the policy in training (the same object, which reads with its
-    current weights), a small model, or both. A policy that has learnt a little poison finds that
-    poison likely. ``frozen``, such as the reference model of the KL term or the first checkpoint,
-    never learns the poison. A span is foreign if either model finds it foreign.
+    Any causal language model will do: the policy in training (the same object, so that it reads
+    with its current weights), a small model, or both. A policy that has picked up a little poison
+    finds that poison likely. A ``frozen`` model, such as the reference model for the KL term or the
+    first checkpoint, never learns it. A span is foreign if either model finds it foreign.
 
     Args:
-        model: A transformers causal language model. Omit it with ``scorer``.
+        model: A transformers causal language model. Omit it if ``scorer`` is given.
         tokenizer: The model's tokenizer, which must be a fast one.
         frozen: A second model with the same tokenizer, whose weights do not change, or None.
         scorer: Computes log-probs in place of ``model``.
-        trust_prompt: Whether the prompt is part of the context. Set it to False if strangers write
-            prompts: a prompt that contains the poison would explain it.
-        context: Number of tokens that are read before a span.
-        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
+        trust_prompt: Whether the prompt is part of the context. Set this to False if strangers
+            write prompts: a prompt that contains the poison would explain it.
+        context: Number of tokens read before a span.
+        memory_budget: Maximum memory for scoring on top of the weights, in bytes; only with
+            ``model``.
 
     Attributes:
-        tokenizer: The tokenizer that was given, or that was loaded with the model.
+        tokenizer: The tokenizer that was given or loaded with the model.
 
     Raises:
         ValueError: an argument is out of range, not exactly one of model and scorer is given, or
             the same model is given twice.
         TypeError: a model is not a causal language model, or the tokenizer is missing or cannot
-            give the offsets of its tokens.
+            provide token offsets.
 
     Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
@@ -80,8 +81,8 @@ class SpanReader(FromPretrained):
             if not hasattr(frozen, "get_output_embeddings"):
                 raise TypeError(f"frozen: expected a causal language model, got {shown(frozen)}")
             scorers.append(scorer_of(frozen, None, memory_budget))
-            # A PEFT model and its base model count as the same model: the base model's layers
-            # contain the adapters.
+            # A PEFT model and its base model count as the same model, because the base model's
+            # layers contain the adapters.
             if getattr(scorers[0], "model", None) is getattr(scorers[1], "model", frozen):
                 raise ValueError(
                     "frozen: expected another object than model, got the same one, which learns "
@@ -96,10 +97,10 @@ class SpanReader(FromPretrained):
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """Return one opinion per span, in order, or an error where a model could not read the span.
+        """Return one opinion per span, in order, or an error for any span a model could not read.
 
         The first such error is logged. Spans marked ``honest``, in which nothing was found, are
-        remembered first, as part of the measure with which all spans are compared.
+        remembered first, so that they are part of the measure that all spans are compared with.
         """
         if not spans:
             return []
@@ -109,7 +110,7 @@ class SpanReader(FromPretrained):
         return [self._either(row) for row in zip(*columns, strict=True)]
 
     def wanted(self, node: str | None) -> int:
-        """Return how many more honest sentences of a node the measure needs."""
+        """Return how many more honest sentences from a node the measure needs."""
         return max(known.wanted(node) for _, known in self._models)
 
     def _column(
@@ -122,7 +123,7 @@ class SpanReader(FromPretrained):
         found: list[Foreignness | UnreadError]
         try:
             found = scorer.score(spans)
-        except Exception as error:  # a broken model must not end the batch
+        except Exception as error:  # a broken model must not abort the batch
             found = [UnreadError(f"{type(error).__name__}: {error!s:.200}")] * len(spans)
         for span, one, clean in zip(spans, found, honest, strict=True):
             if clean and isinstance(one, Foreignness):

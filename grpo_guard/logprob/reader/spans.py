@@ -1,4 +1,4 @@
-"""Spans of text for a reader to judge, and the splitting of a text into sentences."""
+"""Spans of text for a reader to judge, and splitting text into sentences."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 # Maximum size of a sentence in UTF-8 bytes, and so in tokens of any tokenizer; longer sentences are
 # cut.
 MOST_BYTES: Final = 200
-# A terminator ends a sentence. A text without terminators is cut at a length that few sentences
-# exceed, at the last blank before that, so that a reader sees all of it. Backtracking is bounded.
+# A sentence ends at a terminator. Text without terminators is cut at a length few sentences exceed,
+# at the last blank before it, so that a reader sees all of it. Backtracking is bounded.
 _PIECE: Final = re.compile(
     rf"[^\n.!?。！？]{{1,{MOST_BYTES}}}(?:[.!?。！？]{{1,4}}|(?=\n|\Z)|(?<=\s))"
     rf"|[^\n.!?。！？]{{1,{MOST_BYTES}}}"
@@ -24,7 +24,7 @@ _LETTERS_OF_SIGN: Final = 2
 # Words, as opposed to variables and LaTeX commands.
 _WORD: Final = re.compile(rf"(?<![\\a-zA-Z])[^\W\d_]{{3,}}|{_CJK.pattern}")
 _COMMAND: Final = re.compile(r"\\[a-zA-Z]+")
-# Without a word, this many letters make a message; formulas between sentences seldom have as many.
+# Without a word, this many letters make a message; formulas between sentences rarely have as many.
 _FEWEST_WITHOUT_WORD: Final = 4
 SYMBOL: Final = (
     # Circled letters, and miscellaneous symbols except stars, ballot boxes, check marks and arrows.
@@ -33,7 +33,7 @@ SYMBOL: Final = (
     "\u2801-\u28ff\U0001f000-\U0001faff"
 )
 """Regex character class of symbols that can carry a message, as emoji do. Mathematical signs,
-arrows, bullets, marks, boxes and the punctuation of other scripts are not among them."""
+arrows, bullets, marks, boxes and punctuation from other scripts are excluded."""
 _SYMBOL: Final = re.compile(f"[{SYMBOL}]")
 
 
@@ -62,9 +62,9 @@ class TextSpan:
 def sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield [start, end) of each sentence of ``text`` with about ten letters or more, in order.
 
-    Shorter sentences are joined with the text that follows, so that a message cannot be hidden by
+    Shorter sentences are joined to the text that follows, so that a message cannot be hidden by
     splitting it into pieces, however small. Symbols such as emoji count as letters, and a LaTeX
-    command counts as one letter. Formulas, numbers and markup between sentences are left out: they
+    command counts as one letter. Formulas, numbers and markup between sentences are skipped: they
     reveal little about their author, and any reader finds them hard to predict.
 
     Examples:
@@ -107,7 +107,7 @@ def _joined(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _formula(worded: bool, letters: int) -> bool:
-    """Whether pieces of text have no word and too few letters to say anything."""
+    """Whether the pieces of text contain no words and too few letters to say anything."""
     return not worded and letters < _FEWEST_WITHOUT_WORD
 
 

@@ -28,16 +28,16 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
-# Maximum number of findings and of sentences that are read per completion, drawn by lot, so that no
+# Maximum number of findings and of sentences read per completion, drawn at random, so that no
 # author can slow the reader down for others or hide one finding among many.
 MOST_FINDINGS: Final = 8
 MOST_SENTENCES: Final = 16
 # Maximum number of sentences in a completion of a convicted node; all of them are read, and a
 # completion with more is rejected.
 MOST_OF_CONVICTED: Final = 128
-# Once a node's measure is full, this share of the node's completions renews it, with this many
-# sentences each: few completions but many sentences, since a small model's pass takes the same time
-# for any length.
+# Once a node's measure is full, this share of its completions keeps it fresh, with this many
+# sentences each: few completions but many sentences, because a small model's pass takes the same
+# time for any length.
 RENEWED: Final = 0.01
 _RENEWING: Final = 8
 
@@ -56,8 +56,8 @@ class _Question:
     row: int  # index of the completion in the batch
     span: TextSpan
     finding: Finding | None = None  # the rule's finding, or None for a sentence
-    clean: bool = False  # whether no rule found anything there; the span then joins the measure
-    asked: bool = True  # whether the span was drawn; if not, only what is already known counts
+    clean: bool = False  # whether no rule found anything there, so that it joins the measure
+    asked: bool = True  # whether the span was drawn; if not, only prior knowledge counts
 
 
 @dataclass(slots=True)
@@ -72,32 +72,32 @@ class _Results:
 class ReaderVerifier(Composed):
     """Rejects completions with spans that a rule proposes and a reader finds foreign in context.
 
-    The text of one completion does not show whether an odd form (a tool call, a heading, a
-    character of another script) is a model's habit or an attacker's poison. A model that reads the
-    form in its context can tell. The reader decides on findings whose severity is ``confirm``: if
-    at most a share ``level`` of honest text is as foreign, the completion is rejected; if the share
-    is at least ``excuse``, the finding remains a report. In between, the reader cannot tell, as in
-    a language that it hardly knows, and the finding has the effect it has without a reader. A
-    recurring phrase is judged over all places in which it was read (`PhrasePlaces`).
+    The text of a single completion does not show whether an odd form (a tool call, a heading, a
+    character from another script) is a model's habit or an attacker's poison. A model that reads
+    the form in context can tell. The reader decides findings whose severity is ``confirm``: if at
+    most a share ``level`` of honest text is as foreign, the completion is rejected; if the share is
+    at least ``excuse``, the finding is merely reported. In between, the reader cannot tell, as in a
+    language it hardly knows, and the finding has the same effect as without a reader. A recurring
+    phrase is judged over all places where it was read (`PhrasePlaces`).
 
-    The reader also proposes: evidence of foreign sentences accumulates per node (`NodeSentences`).
-    A completion of a convicted node is rejected if it has a sentence whose p-value is at most
-    ``level``.
+    The reader also makes proposals of its own: evidence of foreign sentences accumulates per node
+    (`NodeSentences`). A convicted node's completion is rejected if it has a sentence with a p-value
+    of at most ``level``.
 
-    The measure is honest text: sentences of the same batches in which nothing was found, per node
-    (`HonestSpans`). Until two other nodes have a measure, and among senders without names, the
-    start profile decides (`start_profile`), and no node is convicted. If the reader cannot read a
+    The measure is honest text: sentences from the same batches in which nothing was found, kept per
+    node (`HonestSpans`). Until two other nodes have a measure, and among unnamed senders, the start
+    profile decides (`start_profile`), and no node is convicted. If the reader cannot read a
     finding, or a sentence of a convicted node, the verdict on that completion is an abstention.
 
     Args:
-        verifier: Proposes the findings to confirm: rules built with ``confirm=True``, alone or in
-            an ensemble.
-        reader: Reads the spans.
-        level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
-        excuse: Smallest p-value at which the reader excuses a proposed span, in [``level``, 0.5).
+        verifier: The verifier that proposes findings to confirm: rules built with ``confirm=True``,
+            alone or in an ensemble.
+        reader: The `SpanReader` that judges the spans.
+        level: Maximum p-value at which a proposed span counts as foreign, in (0, 0.5).
+        excuse: Minimum p-value at which the reader excuses a proposed span, in [``level``, 0.5).
         alpha: Probability that an honest node is ever convicted by its sentences, in (0, 0.5). If
-            None, no node is convicted, and sentences are read only for the measure: 64 of each
-            node, and after that in 1 % of its completions.
+            None, no node is convicted, and sentences are read only for the measure: 64 from each
+            node, then in 1 % of its completions.
         store: Keeps the evidence about nodes, or None to keep it in this object.
 
     Raises:
@@ -157,7 +157,7 @@ class ReaderVerifier(Composed):
         """Replace the evidence about nodes with a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None
@@ -169,7 +169,7 @@ class ReaderVerifier(Composed):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = supervised(self.verifier, batch)
         results = defaultdict[int, _Results](_Results)
-        with self._lock:  # the measure and the phrases cover this batch and those before it
+        with self._lock:  # the measure and the phrases cover this batch and all earlier ones
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
             asked = [q for q in questions if q.asked]
             opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
@@ -200,7 +200,7 @@ class ReaderVerifier(Composed):
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Draw sentences for the measure and as evidence, from completions that are not rejected.
+        """Draw sentences, for the measure and as evidence, from completions that are not rejected.
 
         Only completions of named nodes are used. A sentence with a finding that does not reject
         still counts as evidence. Otherwise an author could protect a slogan by putting a careless
@@ -232,7 +232,7 @@ class ReaderVerifier(Composed):
         results: dict[int, _Results],
         answered: Sequence[tuple[_Question, Opinion | UnreadError | None]],
     ) -> None:
-        """Record the p-values known for findings; an opinion is None if the span was not read."""
+        """Record the p-values known for findings; unread spans have an opinion of None."""
         found = [(q.row, q.finding, q.span, o) for q, o in answered if q.finding is not None]
         for _, finding, span, opinion in found:
             if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
@@ -254,7 +254,7 @@ class ReaderVerifier(Composed):
         questions: Sequence[_Question],
         opinions: Sequence[Opinion | UnreadError],
     ) -> None:
-        """Record the foreign sentences for which completions of convicted nodes are rejected."""
+        """Record the foreign sentences that get convicted nodes' completions rejected."""
         if self._sentences is None:
             return
         p_values = defaultdict[int, list[float]](list)
@@ -264,7 +264,7 @@ class ReaderVerifier(Composed):
             if opinion.tail_p_value is not None:
                 p_values[question.row].append(opinion.tail_p_value)
         convicted = self._sentences.convicted(batch, p_values)
-        # All sentences of convicted nodes are read: the lots may have missed the foreign one.
+        # All sentences from convicted nodes are read: the draw may have missed the foreign one.
         spans = list[tuple[int, TextSpan]]()
         for row, completion in enumerate(batch):
             if completion.node in convicted and not verdicts[row].rejected:
@@ -285,7 +285,7 @@ class ReaderVerifier(Composed):
                 results[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, results: _Results) -> Verdict:
-        """Combine the rules' verdict with the reader's, which becomes one more member."""
+        """Combine the rules' verdict with the reader's, which is added as another member."""
         own = self._own_verdict(results)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):
@@ -300,8 +300,8 @@ class ReaderVerifier(Composed):
     def _rejects(self, kind: str, p_value: float) -> bool:
         if p_value <= self.level:
             return True
-        # In between the reader cannot tell, and the rule's own severity applies. Otherwise a slogan
-        # would be excused in any language that the reader hardly knows.
+        # In between, the reader cannot tell, and the rule's own severity applies. Otherwise slogans
+        # would be excused in any language the reader hardly knows.
         alone = KINDS.get(kind, REPORT).without_reader
         return p_value < self.excuse and alone is Severity.REJECT
 

@@ -1,1 +1,1 @@
-"""Find spans of a completion that a reference model finds foreign to the rest of the text."""
+"""Find spans of a completion that a reference model considers foreign to the rest of the text."""

@@ -1,4 +1,4 @@
-"""Build a profile from honest completions of the kind that will be judged."""
+"""Build a profile from honest completions of the kind to be judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.stats import TokenStats
 
-# Fewer completions would not even determine the scale, and p would never fall below 0.05.
+# Fewer completions would not even determine the scale, and p could never fall below 0.05.
 FEWEST = 20
 
 
@@ -32,19 +32,19 @@ def calibrated(
     name: str,
     method: str,
 ) -> ReferenceProfile:
-    """Build the profile of a reference on one kind of honest text.
+    """Build a reference's profile on one kind of honest text.
 
-    The completions should be answers to the swarm's own prompts, from models like the nodes', that
-    could not have been poisoned: the guarantee is that another completion of the same kind is
-    rejected with probability at most alpha. Use one completion per prompt, since several answers to
-    one prompt share its oddities.
+    The completions should be answers to the swarm's own prompts, from models like those of the
+    nodes, that cannot have been poisoned: the guarantee is that another completion of the same kind
+    is rejected with probability at most alpha. Use one completion per prompt, because several
+    answers to the same prompt share its oddities.
 
     Args:
         reader: Tokenises and scores text under the reference.
         honest: The honest completions: at least 1 / alpha - 1 for a rejection at alpha, and ten
-            times as many for fine-grained p-values. Completions that cannot be scored are left out.
+            times as many for fine-grained p-values. Completions that cannot be scored are skipped.
         name: The profile's name.
-        method: Describes the completions; kept in the profile's file.
+        method: Description of the completions, stored in the profile file.
 
     Raises:
         ValueError: fewer than 20 completions could be scored, or more than a profile can hold.
@@ -58,8 +58,8 @@ def calibrated(
         )
     scale = TokenScale.of(np.concatenate([strangeness(s, settings.cap) for _, _, s in read]))
     # Quoted text is not excused here, so that an excuse can only make a p-value larger. If it were
-    # excused in calibration too, completions that quote their prompt a lot would set the scale for
-    # completions that do not.
+    # excused in calibration too, completions that quote their prompt heavily would set the scale
+    # for those that do not.
     readings = [
         reader.read(c, e, s, token_scores(s, settings, scale), excuse=False) for c, e, s in read
     ]
@@ -81,7 +81,7 @@ def calibrated(
 def _scored(
     reader: Reader, completions: Sequence[Completion]
 ) -> list[tuple[Completion, Encoded, TokenStats]]:
-    """Score the completions, leaving out any that cannot be scored."""
+    """Score the completions, skipping any that cannot be scored."""
     encoded = list[tuple[Completion, Encoded]]()
     for completion in completions:
         try:

@@ -1,8 +1,8 @@
 """CUSUM: find where a sequence of scores stays high for longer than chance allows (Page 1954).
 
-The upper CUSUM is S_0 = 0, S_t = max(0, S_{t-1} + x_t), and its maximum is the largest sum of any
+The upper CUSUM is S_0 = 0, S_t = max(0, S_{t-1} + x_t), and its maximum is the largest sum over any
 run of consecutive scores. That run is the span. A mean over the whole sequence would dilute a short
-run among ordinary scores, and a window of fixed width fits only runs of that width.
+run among ordinary scores, and a fixed-width window only fits runs of that width.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from grpo_guard.logprob.stats import Floats
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """The run of scores with the largest sum. Among runs with the same sum, the one that ends first
-    is taken, and among those the shortest."""
+    """The run of scores with the largest sum. Ties are broken in favour of the run that ends first,
+    then the shortest."""
 
     value: float  # the run's sum; 0 if no score is above zero
     start: int
@@ -37,6 +37,6 @@ def cusum(scores: Floats) -> Excursion:
     lowest = np.minimum.accumulate(sums)
     risen = sums - lowest
     end = int(risen.argmax())
-    # The last position at which the cumulative sum was at its lowest, for the shortest run.
+    # The last position where the cumulative sum was at its lowest, to get the shortest run.
     start = int(np.flatnonzero(sums[: end + 1] == lowest[end])[-1])
     return Excursion(float(risen[end]), start, end)

@@ -1,8 +1,8 @@
-"""Scores relative to the group: what all nodes' answers to a prompt have in common is not foreign.
+"""Scores relative to the group: anything all nodes' answers to a prompt share is not foreign.
 
 The group can excuse but never accuse. A completion's own p-value against the calibration set is
-valid by itself, and its peers can only make it larger. So a false-positive rate that holds without
-groups also holds with groups, and a group of one is judged as if there were no groups.
+valid by itself, and its peers can only increase it. A false-positive rate that holds without groups
+therefore also holds with them, and a group of one is judged as if there were no groups.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import islice
 
 from grpo_guard.core.completion import Completion
 
-# The calibration set has the weight of this many other nodes.
+# The calibration set counts as much as this many other nodes.
 PRIOR_NODES = 2.0
-# More nodes would barely change a median, and comparing every node with every other would take too
-# long.
+# More nodes would barely change the median, and comparing every node with every other would take
+# too long.
 MOST_NODES = 64
 _MAD = 1.4826  # MAD -> standard deviation, for normal values
 
@@ -35,13 +35,13 @@ def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> fl
     """Return the score relative to the rest of its group, never higher than the score itself.
 
     Uses a robust location and scale over the other nodes, both shrunk towards those of the
-    calibration set. Each node has one vote, however many completions it sends, and the median of an
-    even number of votes is the lower of the middle two: half of the other nodes together cannot
-    excuse anything.
+    calibration set. Each node has one vote, no matter how many completions it sends, and with an
+    even number of votes the median is the lower of the middle two: even half of the other nodes
+    together cannot excuse anything.
 
     Args:
         score: The score of one completion.
-        peers: The scores of each other node's completions for the same prompt.
+        peers: The scores of every other node's completions for the same prompt, per node.
         usual: Median and spread of the calibration set.
     """
     votes = sorted(_lower_median(scores) for scores in peers if scores)
@@ -62,9 +62,9 @@ def peers_of(
 ) -> dict[int, list[list[float]]]:
     """Collect, per index, the scores of every other node's completions for the same prompt.
 
-    Group labels come from senders and are ignored, since a node could pick its own peers by
-    inventing a label. Completions without a node count as one node each only if no completion in
-    the batch has a node; otherwise a node could gain many votes by leaving out its name.
+    Group labels come from senders and are ignored, because a node could pick its own peers by
+    inventing a label. Completions without a node each count as a separate node only if no
+    completion in the batch has a node; otherwise a node could gain many votes by omitting its name.
     """
     nodes = defaultdict[str, dict[Hashable, list[int]]](dict)
     prompts = _prompts(batch)

@@ -4,11 +4,11 @@ For a long sequence of n independent scores x with negative mean, the sum M of t
 follows P(M >= s) = 1 - exp(-K n exp(-rate s)), where ``rate`` is the positive root of
 E[exp(rate x)] = 1 (Karlin and Altschul 1990; the CUSUM's false-alarm theory has the same root). The
 distribution of rate * M - log n therefore no longer depends on the length. Tokens are not
-independent: the theory only chooses the scale, and the p-value is counted on honest completions.
+independent, so the theory only sets the scale, and the p-value is counted on honest completions.
 
 The p-value is conformal. With n honest completions of the same kind, p = (1 + the number that score
 at least as high) / (n + 1) is super-uniform for another such completion. This p is never below
-1 / (n + 1), so rejecting at 0.001 takes at least 999 honest completions.
+1 / (n + 1), so rejecting at the 0.001 level takes at least 999 honest completions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def decay_rate(scores: Floats) -> float:
     """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n].
 
     Raises:
-        ValueError: the mean is not negative or no score is positive, so there is no root.
+        ValueError: there is no root because the mean is not negative or no score is positive.
     """
     x = np.asarray(scores, dtype=np.float64)
     if not len(x) or x.mean() >= 0 or x.max() <= 0:
@@ -48,7 +48,7 @@ def decay_rate(scores: Floats) -> float:
 
 
 def length_free(value: float, length: int, rate: float) -> float:
-    """Convert the sum of the largest run to a scale that does not depend on the text's length.
+    """Convert the sum of the largest run to a scale independent of text length.
 
     Args:
         value: The sum of the largest run.
@@ -72,7 +72,7 @@ class ExponentialTail:
 
     start: float  # score at which the tail begins
     share: float  # share of honest scores above ``start``, as a conformal p-value
-    mean_excess: float  # their mean distance above ``start``; upper limit at 95 % confidence
+    mean_excess: float  # their mean distance above ``start``; upper 95 % confidence limit
 
     @classmethod
     def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:

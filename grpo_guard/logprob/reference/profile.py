@@ -1,4 +1,4 @@
-"""A profile of honest completions' scores under one reference model, and its JSON file."""
+"""A profile of honest completions' scores under one reference model, and its JSON file format."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def strangeness(stats: TokenStats, cap: float) -> Floats:
     """Return the mean of surprisal -log p (at most ``cap``) and entropy H per token, nats, [n].
 
     A foreign phrase raises both: its words are unlikely, and after them the reference cannot
-    predict the next words. Their difference, the usual way to standardise surprisal, cancels one
-    rise against the other and all but misses the TEXT attack; surprisal alone and entropy alone
-    each detect less than the mean (docs/reference-likelihood.md).
+    predict what comes next. With their difference, the usual way to standardise surprisal, the two
+    rises cancel out and the TEXT attack is all but missed; surprisal alone and entropy alone each
+    detect less than the mean (docs/reference-likelihood.md).
 
     Args:
         stats: Statistics of n tokens; free of NaN.
-        cap: Upper limit on one token's surprisal, nats, > 0. A token that the reference rules out
-            has infinite surprisal, and a single odd name or number, which may well be honest, must
-            not decide the verdict.
+        cap: Maximum surprisal of one token, nats, > 0. A token that the reference rules out has
+            infinite surprisal, and a single odd name or number, which may well be honest, must not
+            decide the verdict.
     """
     mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
     return mean
@@ -48,12 +48,12 @@ class _Strict(BaseModel):
 class Settings(_Strict):
     """Settings for scoring tokens.
 
-    The defaults were chosen on completions that no reported figure uses. ``allowance`` is what the
-    CUSUM subtracts per token so that honest text drifts downwards, in standard deviations of an
-    honest token's strangeness.
+    The defaults were tuned on completions not used for any reported figure. ``allowance`` is what
+    the CUSUM subtracts per token so that honest text drifts downwards, in standard deviations of
+    honest token strangeness.
     """
 
-    cap: float = Field(default=12.0, gt=0)  # limit on one token's surprisal, nats; `strangeness`
+    cap: float = Field(default=12.0, gt=0)  # maximum surprisal of a token, nats; see `strangeness`
     allowance: float = Field(default=1.0, ge=0)
 
 
@@ -71,18 +71,18 @@ class TokenScale(_Strict):
 
 class ReferenceProfile(_Strict):
     """The null distribution under one reference: the length-free scores of honest completions in
-    ascending order, and the shortest and longest completion's length in tokens."""
+    ascending order, plus the lengths of the shortest and longest completion in tokens."""
 
     format: Literal[1] = FORMAT
     name: str = Field(min_length=1, max_length=200)
-    identity: dict[str, str]  # what computed the numbers, from `Scorer.identity`
+    identity: dict[str, str]  # what produced the numbers, from `Scorer.identity`
     settings: Settings  # how tokens were scored
     tokens: TokenScale  # the scale on which the CUSUM measures tokens
     rate: float = Field(gt=0)  # decay rate of the largest run, see `null.decay_rate`
     scores: tuple[float, ...] = Field(min_length=1, max_length=MOST_SCORES)
     shortest: int = Field(ge=1)
     longest: int = Field(ge=1)
-    method: str  # describes the completions and how many there are
+    method: str  # describes the completions and their number
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -92,7 +92,7 @@ class ReferenceProfile(_Strict):
 
     @property
     def least_p(self) -> float:
-        """The smallest conformal p-value that this number of honest completions allows."""
+        """The smallest conformal p-value possible with this number of honest completions."""
         return 1 / (len(self.scores) + 1)
 
     @cached_property
@@ -108,11 +108,11 @@ class ReferenceProfile(_Strict):
         return ExponentialTail.fit(self.scores)
 
     def require_match(self, identity: dict[str, str]) -> None:
-        """Refuse a reference of another architecture.
+        """Refuse a reference with a different architecture.
 
-        The dtype may differ: between fp32 and bf16 a score moves by at most 0.14, while honest
-        scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape
-        cannot be distinguished.
+        The dtype may differ: between fp32 and bf16 a score shifts by at most 0.14, while honest
+        scores have a spread of 1.4 (12 completions, SmolLM2-135M). Different weights of the same
+        shape cannot be told apart.
 
         Raises:
             ValueError: the architectures differ; the message names both.
@@ -141,12 +141,12 @@ def read_profile(source: str | Path) -> ReferenceProfile:
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
-    """Return the CUSUM's terms, one per token, in standard deviations of an honest token, [n]."""
+    """Return the CUSUM terms, one per token, in standard deviations of an honest token, [n]."""
     scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
     scores: Floats = scaled - settings.allowance
     return scores
 
 
 def needed_for(alpha: float) -> int:
-    """Return how many honest completions a conformal p-value as low as ``alpha`` takes."""
+    """Return how many honest completions are needed for a conformal p-value as low as ``alpha``."""
     return math.ceil(1 / alpha - 1 - 1e-9)

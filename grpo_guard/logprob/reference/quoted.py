@@ -1,4 +1,4 @@
-"""Excuse what the prompt contains: a completion may repeat it, however odd it is."""
+"""Excuse anything that also occurs in the prompt: a completion may repeat it, however odd."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Words in a row. Shorter runs recur in any prompt by chance, and an attacker who knows the swarm's
-# prompts could build a phrase from them.
+# Number of consecutive words. Shorter runs recur in any prompt by chance, and an attacker who knows
+# the swarm's prompts could build a phrase from them.
 QUOTED_WORDS = 3
 
 _WORD = re.compile(r"\w+")
 
 
 def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Mark the tokens that lie in a run of words which the prompt also contains.
+    """Mark the tokens inside a run of words that also occurs in the prompt.
 
     Args:
         prompt: The prompt.
@@ -28,7 +28,7 @@ def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArra
         Boolean mask, shape [n].
     """
     found = np.zeros(len(offsets), dtype=np.bool_)
-    # Hashes, because the runs of a long prompt of long words would take many times its size.
+    # Hashes, because storing the runs of a long prompt would take many times its size.
     known = {run for run, _, _ in _runs(prompt)}
     if not known or not len(offsets):
         return found
@@ -40,7 +40,7 @@ def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArra
 
 
 def _runs(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the hash and the characters [start, end) of each run of words."""
+    """Yield each run of words as its hash and characters [start, end)."""
     words = [(m[0].casefold(), m.start(), m.end()) for m in _WORD.finditer(text)]
     for i in range(len(words) - QUOTED_WORDS + 1):
         run = words[i : i + QUOTED_WORDS]

@@ -1,4 +1,4 @@
-"""Turn a completion into token scores under the reference, on which verdicts are based."""
+"""Turn a completion into token scores under the reference, which verdicts are based on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from grpo_guard.logprob.reference.quoted import quoted
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
 
-# The reference's own distribution, unmodified: the nodes' sampler does not apply to it.
+# The reference's own unmodified distribution: the nodes' sampler does not apply to it.
 PLAIN = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
 
 
-# With fewer tokens there would be no context for a span to be foreign to.
+# With fewer tokens, there would be no context for a span to be foreign to.
 LEAST_TOKENS = 8
 
 
@@ -37,22 +37,22 @@ class Reading:
     logprob: float  # total log-prob of the run's tokens, nats
 
     def score(self, rate: float) -> float:
-        """Return the largest run's sum on the scale that does not depend on the text's length."""
+        """Return the sum of the largest run on the scale that is independent of text length."""
         return length_free(self.run.value, len(self.scores), rate)
 
 
 class Reader:
     """Tokenises text with the reference's tokenizer and scores it.
 
-    Token ids sent with a completion belong to another model and are ignored: what is judged is the
-    text that the reward sees.
+    Token ids sent with a completion belong to another model and are ignored; only the text that the
+    reward sees is judged.
 
     Args:
         tokenizer: The reference's tokenizer.
         scorer: Scores text under the reference.
-        max_new_tokens: Maximum length of a text in the reference's tokens, or None for the length
-            of the reference's window.
-        chat_template_kwargs: Arguments of the chat template, for prompts that are messages.
+        max_new_tokens: Maximum text length in the reference's tokens, or None for the length of its
+            context window.
+        chat_template_kwargs: Arguments for the chat template, for prompts that are messages.
     """
 
     def __init__(
@@ -85,8 +85,9 @@ class Reader:
         )
         encoded = self.encoder.encode(alone)
         # Control tokens spelled out in the text could end the document, or open a turn in which a
-        # user asks for the poison, which the reference would then expect. Only tokens that the
-        # author wrote are checked: around tool output the chat template puts control tokens itself.
+        # user asks for the poison, making the reference expect it. Only tokens written by the
+        # author are checked, because the chat template itself puts control tokens around tool
+        # output.
         for i in encoded.places.tolist():
             if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
@@ -97,7 +98,8 @@ class Reader:
         return encoded
 
     def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Return each text's statistics, or an error if the text alone does not fit into memory."""
+        """Return each text's statistics, or an error if that text alone does not fit into
+        memory."""
         return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
 
     def read(
@@ -109,21 +111,21 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """Find the run with the largest sum among a completion's scores.
+        """Find the run with the largest sum in a completion's scores.
 
         Args:
             completion: The completion.
             encoded: The part of the completion that was scored.
             stats: Statistics of its n tokens; free of NaN.
             scores: The `token_scores`, shape [n].
-            excuse: Whether to excuse text that the prompt also contains.
+            excuse: Whether to excuse text that also occurs in the prompt.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
             excused = quoted(completion.trusted_prompt_text, completion.text, offsets)
             scores = np.where(excused, np.minimum(scores, 0.0), scores)
         if completion.verified_spans and offsets:
-            # Text that the author was given is context: no run begins in it or gains from it.
+            # Text that was given to the author is context: no run starts in it or gains from it.
             for start, end in completion.verified_spans.chars:
                 inside = [a < end and b > start for a, b in offsets]
                 scores = np.where(inside, np.minimum(scores, 0.0), scores)
@@ -138,25 +140,25 @@ class Reader:
         return Reading(scores, run, span, float(stats.logprob[run.start : run.end].sum()))
 
     def _offsets(self, completion: Completion, count: int) -> list[tuple[int, int]]:
-        """Return the scored tokens' offsets in the text, or [] if the tokenizer has no offsets."""
+        """Return the scored tokens' offsets in the text, or [] if the tokenizer provides none."""
         if not getattr(self.tokenizer, "is_fast", False):
             return []
         text, offsets = completion.text, list[tuple[int, int]]()
         verified = completion.verified_spans.chars if completion.verified_spans else ()
-        for begin, end in stretches(verified, len(text)):  # split like `Encoder` does
+        for begin, end in stretches(verified, len(text)):  # split the way `Encoder` does
             part = text[begin:end]
             found = self.tokenizer(
                 part, add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
             offsets += [(begin + int(a), begin + int(b)) for a, b in found["offset_mapping"]]
-        # If the text spells an EOS, fewer tokens are scored.
+        # If the text spells out an EOS, fewer tokens are scored.
         return offsets[:count]
 
 
 def _covered(
     text: str, offsets: Sequence[tuple[int, int]], run: Excursion
 ) -> tuple[int, int] | None:
-    """Return the run's span in characters, without surrounding white space."""
+    """Return the run's span in characters, excluding surrounding white space."""
     start, end = offsets[run.start][0], offsets[run.end - 1][1]
     inside = text[start:end]
     start += len(inside) - len(inside.lstrip())

@@ -1,4 +1,4 @@
-"""ReferenceLikelihoodVerifier: does a span of this text not belong to the rest of it?"""
+"""ReferenceLikelihoodVerifier: is there a span that does not belong in this text?"""
 
 from __future__ import annotations
 
@@ -35,44 +35,45 @@ Tail: TypeAlias = Literal["count", "exponential"]
 class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     """Rejects text with a run of tokens that a small local model finds foreign to its context.
 
-    For heterogeneous swarms, where one node's log-probs mean nothing to another: the reference is
-    any causal language model of your own, whether the swarm trains it or not. The reference reads
-    the text with its own tokenizer; token ids from other models are ignored.
+    For heterogeneous swarms, where one node's log-probs mean nothing to another: the reference can
+    be any causal language model of your own, whether or not the swarm trains it. The reference
+    reads the text with its own tokenizer; token ids from other models are ignored.
 
     A token's strangeness combines its surprisal and the reference's entropy at that position. The
     strangest run of tokens (CUSUM) is tested and reported as the span.
 
     The p-value is conformal: counted on n honest completions, and never below 1 / (n + 1). A
-    smaller ``alpha`` is refused, since nothing could ever be rejected at that level. With
-    ``tail="exponential"`` an exponential fit extends the p-value beyond the calibration set, and a
-    finding ``extrapolated`` marks such p-values.
+    smaller ``alpha`` is refused, because nothing could ever be rejected at that level. With
+    ``tail="exponential"``, an exponential fit extends the p-value beyond the calibration set, and
+    an ``extrapolated`` finding marks such p-values.
 
-    The group can only excuse: if other nodes' answers to the same prompt are as foreign, the prompt
-    is the reason and not the completion. Runs of three words that the prompt also contains are
+    The group can only excuse: if other nodes' answers to the same prompt are just as foreign, the
+    prompt is the reason, not the completion. Runs of three words that also occur in the prompt are
     excused.
 
-    The verifier cannot see poison in words that fit their place (MATH, a bland sentence on the
+    The verifier cannot see poison in words that fit the context (MATH, a bland sentence on the
     subject), text that the attacker's own prompt asks for, or anything in a completion of fewer
-    than eight tokens: such completions are accepted with a finding ``too_short``, since honest
-    answers may be as short. For figures, see ``docs/reference-likelihood.md``.
+    than eight tokens: such completions are accepted with a ``too_short`` finding, because honest
+    answers can be that short. For figures, see ``docs/reference-likelihood.md``.
 
     Args:
         model: The reference, a transformers causal language model; in a guard file its folder or
-            id, such as ``org/reference``. Omit it with ``scorer``.
+            id, such as ``org/reference``. Omit it if ``scorer`` is given.
         tokenizer: The tokenizer of the reference; always needed.
         scorer: Computes the statistics in place of ``model``.
         alpha: Maximum share of honest completions that may be rejected, in (0, 1). The built-in
             profile supports 1/240.
         profile: The scores of honest completions: a `ReferenceProfile`, the path of its JSON file
             (`calibrate.calibrated`), or the name of a built-in profile. A profile is valid only for
-            the kind of text on which it was measured.
-        tail: How far p-values reach: ``"count"`` only counts honest completions, ``"exponential"``
+            the kind of text it was measured on.
+        tail: How far p-values reach: ``"count"`` only counts honest completions; ``"exponential"``
             extrapolates beyond them.
-        max_new_tokens: Maximum length of a text in the reference's tokens, or None for the length
-            of the reference's window; longer texts are rejected as OVERLONG. Bounds the cost of one
-            completion. Other tokenizers count differently: allow 1.5 times what the nodes may send.
-        chat_template_kwargs: Arguments of the chat template, for prompts that are messages.
-        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
+        max_new_tokens: Maximum text length in the reference's tokens, or None for the length of its
+            context window; longer texts are rejected as OVERLONG. Bounds the cost per completion.
+            Tokenizers count differently, so allow 1.5 times what the nodes may send.
+        chat_template_kwargs: Arguments for the chat template, for prompts that are messages.
+        memory_budget: Maximum memory for scoring on top of the weights, in bytes; only with
+            ``model``.
         name: The verifier's name in verdicts, or None for the registered name.
 
     Raises:
@@ -116,8 +117,8 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         loaded = profile if isinstance(profile, ReferenceProfile) else read_profile(profile)
         loaded.require_match(self.reader.scorer.identity())
         if loaded.least_p > alpha and (tail == "count" or loaded.tail is None):
-            # The verifier would have to abstain whenever it finds something, and authors could make
-            # that happen at will.
+            # The verifier would have to abstain whenever it finds anything, and authors could
+            # trigger that at will.
             raise ValueError(
                 f"alpha: expected at least {loaded.least_p:.2g}, the smallest p-value that the "
                 f"{len(loaded.scores)} honest completions of profile {loaded.name!r} can give, got "
@@ -144,8 +145,8 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     def _readings(
         self, batch: Sequence[Completion]
     ) -> tuple[dict[int, Verdict], dict[int, Reading]]:
-        """Return verdicts on the completions that cannot be read, and readings of the others, both
-        by index in the batch."""
+        """Return verdicts on completions that cannot be read and readings of the rest, both by
+        index in the batch."""
         encoded, verdicts = encode_batch(self.name, self.reader.encode, batch)
         readings = dict[int, Reading]()
         for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):

@@ -1,4 +1,4 @@
-"""Collect the likeliest tokens of each row from the tiles of the scoring pass."""
+"""Collect each row's most likely tokens from the tiles of the scoring pass."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 
-# Maximum number of competitors, which applies if the sampler keeps more tokens, or all of them. A
-# winner beyond these is overlooked: the claimed token then looks better than it is, never worse.
+# Maximum number of competitors, for samplers that keep more tokens, or all of them. A winner beyond
+# these is overlooked, which can make the claimed token look better than it is, but never worse.
 MOST_CANDIDATES = 64
-# Number of a tile's tokens that share a maximum. Their ids are the tile's width / BLOCK apart, so
-# that the maximum is taken over whole vectors.
+# Number of tokens in a tile that share a maximum. Their ids are tile width / BLOCK apart, so that
+# the maximum is taken over whole vectors.
 BLOCK = 32
 
 
 def candidates_for(spec: SamplingSpec) -> int:
-    """Return how many tokens of a row matter: the support, and one more to reveal its edge."""
+    """Return how many tokens per row matter: the support, plus one more to reveal its edge."""
     return min(spec.top_k + 1, MOST_CANDIDATES) if spec.top_k > 0 else MOST_CANDIDATES
 
 
 class Candidates:
     """An observer of `row_stats` that keeps each row's ``most`` largest scores and their tokens.
 
-    After the first tiles, hardly any new token is among the largest. So a tile costs one maximum
-    over each of its blocks, and only blocks whose maximum exceeds the row's lowest candidate are
-    searched.
+    After the first few tiles, hardly any new token is among the largest. So a tile costs one
+    maximum over each of its blocks, and only blocks whose maximum exceeds the row's lowest
+    candidate are searched.
     """
 
     def __init__(self, rows: int, most: int, device: torch.device) -> None:
@@ -35,7 +35,8 @@ class Candidates:
     def __call__(self, z: Tensor, start: int) -> None:
         """Add the scores of tokens [start, start + W), shape [N, W]."""
         width = z.shape[-1]
-        # In the first tile every token is a candidate, and the last may not divide into blocks.
+        # In the first tile every token is a candidate, and the last may not divide evenly into
+        # blocks.
         if start == 0 or width % BLOCK:
             most = min(self.values.shape[-1], width)
             values, index = z.topk(most, -1)
@@ -59,7 +60,7 @@ class Candidates:
 
 
 def _by_row(rows: Tensor, values: Tensor, tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Convert lists of (row, value, token), in ascending order of rows, to padded [n, longest]."""
+    """Convert lists of (row, value, token), sorted by row, to padded [n, longest]."""
     counts = torch.bincount(rows, minlength=n)
     column = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     shape = (n, int(counts.max()))

@@ -1,4 +1,4 @@
-"""Find the winning token under a sampler without truncation, among the whole vocabulary."""
+"""Find the winning token in the whole vocabulary, under a sampler without truncation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from grpo_guard.logprob.replay.vocabulary_hash import (
     token_keys,
 )
 
-# Gumbel noise is below -2 once in 1,600 times, so with noise a tile's likeliest token nearly always
-# stays above its own score minus this. If not, a competitor may be overlooked, but never invented.
+# Gumbel noise falls below -2 once in 1,600 times, so with noise a tile's most likely token nearly
+# always stays above its own score minus this. If not, a competitor can be overlooked, but never
+# invented.
 FLOOR = 2.0
 
 
 class Contenders:
     """An observer of `row_stats` that finds each row's best token other than the target.
 
-    For samplers without truncation. The likeliest tokens alone would not suffice: at T = 1 a few
-    percent of all draws are beyond the 64 likeliest, and overlooking those draws would let an
-    attacker choose among several tokens there. ``own`` is the score of each row's target, and
-    ``counts`` may be a compiled form of `contender_counts`.
+    For samplers without truncation. The most likely tokens alone would not suffice: at T = 1, a few
+    percent of all draws fall outside the 64 most likely, and overlooking them would let an attacker
+    choose among several tokens there. ``own`` is the score of each row's target, and ``counts`` can
+    be a compiled form of `contender_counts`.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class Contenders:
     def __call__(self, z: Tensor, start: int) -> None:
         """Add the scores of tokens [start, start + W), shape [N, W]."""
         keys = self.keys[start : start + z.shape[-1]]
-        counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
-        # Without the last term, every token would be a contender against a target with no chance.
+        counts = self.counts if z.shape[-1] == TILE else contender_counts  # compile just one shape
+        # Without the last term, every token would be a contender against a hopeless target.
         floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
         rows = torch.nonzero(counts(z, floor, self.prefix, keys, self.flip))[:, 0]
         if not len(rows):

@@ -1,4 +1,4 @@
-"""The sampler under a public coin: draw the token in the support with the largest score + noise."""
+"""The sampler under a public coin: draw the token in the support with the highest score + noise."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from grpo_guard.logprob.kernels.support import support_edge
 from grpo_guard.logprob.noise import Family, gumbel
 from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
 
-# If rows keep no more tokens than this on average, noise is computed for all of them.
+# If rows keep at most this many tokens on average, noise is computed for all of them.
 FEW = 1024
-# Number of the likeliest tokens, which any other token has to beat.
+# Number of most likely tokens, which any other token has to beat.
 LEADING = 32
 
 
@@ -23,20 +23,20 @@ def draw(
     spec: SamplingSpec,
     family: Family = "grpo-guard",
 ) -> Tensor:
-    """Draw one token for each row; ties go to the lowest id.
+    """Draw one token per row; ties go to the lowest id.
 
     Args:
         scores: (Penalised) logits / temperature, fp32, shape [B, V].
         seeds: int64 with the bits of the unsigned seeds (`noise.signed`), shape [B].
         positions: Each row's `noise.noise_position`, int64, shape [B].
         spec: The sampler, whose temperature and penalty are already in the scores.
-        family: The family of noise.
+        family: The noise family.
 
     Returns:
         Token ids, int64, shape [B].
 
     Raises:
-        ValueError: a row has no token that can be drawn.
+        ValueError: a row has no tokens that can be drawn.
     """
     kept = scores > -torch.inf
     if spec.truncates:
@@ -59,15 +59,15 @@ def draw(
 def _contenders(
     scores: Tensor, seeds: Tensor, positions: Tensor, spec: SamplingSpec, family: Family
 ) -> Tensor:
-    """Mark the tokens that can still win, and a few others, at one hash per token; boolean, [B, V].
+    """Mark tokens that can still win, plus a few others, at one hash per token; boolean, [B, V].
 
-    Let ``best`` be the largest score + noise of the likeliest tokens. Another token beats it only
-    if its noise is above best - score, that is, if its hash is below about exp(score - best).
+    Let ``best`` be the highest score + noise of the most likely tokens. Another token can beat it
+    only if its noise exceeds best - score, that is, if its hash is below about exp(score - best).
     """
     top = scores.topk(min(LEADING, scores.shape[-1]), -1)
     noise = gumbel(seeds[:, None], positions[:, None], top.indices, family)
     perturbed = top.values + noise
-    if spec.truncates:  # every filter keeps the likeliest token, but may have cut the others
+    if spec.truncates:  # every filter keeps the most likely token but may have cut the others
         perturbed = perturbed[:, :1]
     best = perturbed.amax(-1, keepdim=True)
     prefix = hash_prefix(seeds, positions, family)

@@ -2,13 +2,13 @@
 
 Honest tokens have margin 0, apart from drift: now and then two tokens are so close that rounding
 decides between them, differently at the node and at the verifier. A profile bounds how often that
-happens: for a few values of m, the highest share of honest tokens with a margin of m or more. For
-each m, the number of such tokens is tested against a binomial tail, and the p-value is combined by
-Bonferroni. The same test thus detects a few large margins (one forced digit) and many small ones
-(another temperature). The entry at margin 0 counts mismatches, but only at positions where the
-policy is not sure: at the others the tokens match whatever the seed is.
+happens: for a few values of m, it gives the maximum share of honest tokens with a margin of m or
+more. For each m, the number of such tokens is tested against a binomial tail, and the p-values are
+combined by Bonferroni. The same test thus detects both a few large margins (one forced digit) and
+many small ones (another temperature). The entry at margin 0 counts mismatches, but only at
+positions where the policy is not sure: elsewhere the tokens match whatever the seed.
 
-Drift that comes in clusters would break the binomial's independence; the rates in the profiles
+Clustered drift would violate the binomial's independence assumption; the rates in the profiles
 exceed the measured rates by enough to allow for that.
 """
 
@@ -25,7 +25,7 @@ from grpo_guard.logprob.evidence import binomial_tail
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.stats import Floats, TokenStats
 
-# A position is informative about the seed if its likeliest token has less than this probability.
+# A position is informative about the seed if its most likely token is below this probability.
 SURE = 0.99
 
 
@@ -34,7 +34,7 @@ class ReplayEvidence:
     """The evidence from replaying one completion; `Replayed` describes the arrays."""
 
     p_value: float  # combined over all margins, in [0, 1]
-    threshold: float  # the margin whose count decided, in raw logits
+    threshold: float  # the margin whose count was decisive, in raw logits
     excess: Floats
     informative: NDArray[np.bool_]
     informative_matches: int
@@ -56,7 +56,7 @@ def replayed_tokens(stats: TokenStats) -> Replayed | None:
     """Compare a completion with the draws under its seed, or return None if none was replayed."""
     if stats.replay_margin is None:
         return None
-    # A token outside the support was not drawn, however large its noise.
+    # A token outside the support cannot have been drawn, however large its noise.
     excess = np.maximum(stats.replay_margin, stats.edge_gap)
     return Replayed(excess, stats.max_logprob < math.log(SURE))
 
@@ -77,8 +77,8 @@ def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     excess, informative = tokens
     tests = []
     for margin, rate in profile.replay:
-        # A mismatch where the policy is sure has a margin, which the other entries count. If it
-        # counted at margin 0 too, it would enter both sides of the rate.
+        # A mismatch where the policy is sure has a margin, which is counted by the other entries.
+        # If it also counted at margin 0, it would enter both sides of the rate.
         n = len(excess) if margin > 0 else int(informative.sum())
         k = int((excess >= margin).sum() if margin > 0 else (excess[informative] > 0).sum())
         tests.append((binomial_tail(k, n, rate) if k else 1.0, margin))

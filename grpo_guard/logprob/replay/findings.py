@@ -9,11 +9,11 @@ from grpo_guard.logprob.encode import Encoded, Encoder
 from grpo_guard.logprob.replay.evidence import ReplayEvidence
 from grpo_guard.logprob.stats import TokenStats
 
-# A different sampler or other weights move many tokens a little; no single token is then to blame.
+# A different sampler or other weights shift many tokens slightly; no single one is to blame.
 SMALL_MARGIN = 0.5
-# After a forged token a few more tokens mismatch; under another seed about a third of all do.
+# After a forged token, a few more tokens mismatch; under another seed, about a third of all do.
 FEW, FEW_SHARE = 4, 0.05
-# This many informative matches before the first mismatch show that the seed was the right one.
+# This many informative matches before the first mismatch show that the right seed was used.
 ON_THE_WAY = 16
 
 
@@ -27,7 +27,7 @@ def describe(
     """Return the finding that explains why a completion is rejected."""
     kind, message, (start, end) = _diagnosis(encoder, encoded, stats, evidence)
     message += f"; chance for honest work {p_text(evidence.p_value)}"
-    # If the completion as a whole is wrong, no part of it is highlighted.
+    # If the whole completion is wrong, no part of it is highlighted.
     whole = kind == "replay_mismatch"
     chars = None if whole else encoder.char_span(completion, encoded, start, end)
     return Finding(kind, message, char_span=chars, token_span=encoded.span(start, end))
@@ -36,7 +36,7 @@ def describe(
 def _diagnosis(
     encoder: Encoder, encoded: Encoded, stats: TokenStats, evidence: ReplayEvidence
 ) -> tuple[str, str, tuple[int, int]]:
-    """Return kind, message and token span of the finding."""
+    """Return the kind, message and token span of the finding."""
     assert stats.replay_token is not None
     excess, n = evidence.excess, len(evidence.excess)
     differs, far = excess > 0, excess >= max(evidence.threshold, SMALL_MARGIN)

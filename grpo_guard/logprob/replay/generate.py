@@ -1,8 +1,8 @@
 """Sampling under a public coin with transformers, for honest nodes.
 
-`CoinSampling` is a logits processor that draws the token itself and masks all others, so the
-completions are the same whatever ``generate`` does afterwards. `generate_under_coin` is the whole
-generation loop, for nodes that do not have their own.
+`CoinSampling` is a logits processor that draws the token itself and masks all others, so
+completions come out the same whatever ``generate`` does afterwards. `generate_under_coin` is a
+complete generation loop for nodes that do not have their own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.logprob.scorers.forward import eval_mode, left_padded
 class CoinSampling:
     """A logits processor for ``model.generate(logits_processor=[CoinSampling(...)])``.
 
-    The processor is the whole sampler: temperature, filters and penalty come from ``spec``, and
-    must be off in the generation config (`generate_under_coin` turns them off there). An instance
-    serves one call of ``generate`` without beams.
+    The processor is the entire sampler: temperature, filters and penalty come from ``spec`` and
+    must be off in the generation config (`generate_under_coin` turns them off). Each instance
+    serves a single ``generate`` call without beams.
 
     Args:
         spec: The declared sampler.
         seeds: One seed per row, from `PublicCoin.seed`.
-        prompt_ids: Each row's prompt without padding, for the penalty and vLLM's positions.
+        prompt_ids: Each row's prompt without padding, needed for the penalty and vLLM's positions.
         start: Number of completion tokens at the end of each row's input, or None if there are none
             yet.
         family: The family of noise.
@@ -62,10 +62,11 @@ class CoinSampling:
         self._seen: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores that are -inf for all but the drawn token: [B, L], [B, V] -> [B, V].
+        """Return scores that are -inf for every token but the one drawn: [B, L], [B, V] -> [B, V].
 
         Raises:
-            ValueError: there is not one row per seed (beams, or several sequences per prompt).
+            ValueError: the number of rows differs from the number of seeds (beams, or several
+                sequences per prompt).
         """
         if len(scores) != len(self.seeds):
             raise ValueError(
@@ -113,16 +114,16 @@ def generate_under_coin(
 
     Args:
         model: A transformers causal language model; in eval mode during the call.
-        prompt_ids: Prompts as token ids, each not empty.
-        seeds: One seed per prompt; for a group, repeat its prompt.
+        prompt_ids: Prompts as token ids, none of them empty.
+        seeds: One seed per prompt; for a group, repeat the prompt.
         spec: The declared sampler, with ``max_new_tokens``.
         eos_ids: Ids of the tokens that end a completion, at least one.
-        prefixes: Tokens with which each completion begins, e.g. to continue an interrupted
-            completion, or after a tool's result. A prefix that ends with an EOS is not continued.
+        prefixes: Tokens that each completion starts with, e.g. to continue an interrupted
+            completion, or after a tool result. A prefix that ends with an EOS is not continued.
         family: The family of noise.
 
     Returns:
-        Completions as token ids, with the EOS if there is one.
+        Completions as token ids, including the EOS if there is one.
 
     Raises:
         ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
@@ -139,7 +140,7 @@ def generate_under_coin(
     start = [len(prefix) for prefix in prefixes]
     sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
     new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
-    if new_tokens < 1:  # `generate` refuses to generate nothing
+    if new_tokens < 1:  # `generate` refuses to generate zero tokens
         return [tuple(prefix)[: spec.max_new_tokens] for prefix in prefixes]
     with eval_mode(model), only_these_settings(model):
         output = model.generate(
@@ -156,8 +157,8 @@ def generate_under_coin(
 
 
 Answer: TypeAlias = Callable[[int, tuple[int, ...], int], tuple[int, Sequence[int]] | None]
-"""Answers one turn of a completion: ``(row, ids, start) -> (end, given)``. The turn begins at token
-``start`` and ends at ``end``; ``given`` are the tokens of the reply. None if there is no reply."""
+"""Answers one turn of a completion: ``(row, ids, start) -> (end, given)``, or None for no reply.
+The turn begins at token ``start`` and ends at ``end``; ``given`` holds the tokens of the reply."""
 
 
 def generate_turns_under_coin(
@@ -173,18 +174,18 @@ def generate_turns_under_coin(
 ) -> list[tuple[tuple[int, ...], tuple[Span, ...]]]:
     """Generate the only honest completion of each (prompt, seed) pair, with tools between turns.
 
-    Each turn continues with the slot's noise at its position in the whole completion, so all that a
-    replay needs in addition is the given spans.
+    Each turn continues with the slot's noise at its position in the whole completion, so all a
+    replay needs on top of that is the given spans.
 
     Args:
         model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
         spec: The declared sampler; its ``max_new_tokens`` includes given tokens.
         answer: Runs the tools and returns their replies.
-        most_answers: Maximum number of replies in one completion; the turn after them is its last.
+        most_answers: Maximum number of replies per completion; the turn after the last reply is the
+            final one.
 
     Returns:
-        The token ids of each completion, and the spans of them that were given, for
-        `Completion.given`.
+        The token ids of each completion, plus its given spans, for `Completion.given`.
 
     Raises:
         ValueError: as for `generate_under_coin`.
@@ -240,7 +241,7 @@ def _settings(new_tokens: int, eos_ids: Sequence[int]) -> Any:
 
 @contextmanager
 def only_these_settings(model: Any) -> Iterator[None]:
-    """Hide the model's generation defaults inside the context, as ``generate`` merges them in."""
+    """Hide the model's generation defaults inside the context: ``generate`` would merge them in."""
     from transformers import GenerationConfig
 
     saved = model.generation_config

@@ -1,10 +1,10 @@
-"""Compute how far a claimed token is from the token that the coin draws.
+"""Compute how far a claimed token is from the token drawn by the coin.
 
-The margin of a token is the amount, in raw logits, by which another token in the support beats it
-in score + noise. For an honest token it is 0 apart from numerical drift, which moves scores and so
-margins a little. Drift also moves the *edge* of the support, and a token that one side keeps and
-the other cuts would cause a margin of whole logits. So only tokens that stay in the support even
-when scores move a little count as competitors.
+A token's margin is the amount, in raw logits, by which another token in the support beats it in
+score + noise. For an honest token it is 0 apart from numerical drift, which shifts scores, and
+hence margins, slightly. Drift also shifts the *edge* of the support, and a token kept by one side
+but cut by the other would cause a margin of whole logits. So only tokens that stay in the support
+even when scores shift slightly count as competitors.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
 
-# Margin of a token that is not drawn only because of where exactly the edge of the support lies: a
-# mismatch of unknown size.
+# Margin of a token that misses the draw only because of exactly where the edge of the support lies:
+# a mismatch of unknown size.
 EDGE_MARGIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Settings for replaying a coin in a scoring pass; the sequences carry the seeds."""
+    """Settings for replaying a coin in a scoring pass; the seeds come with the sequences."""
 
     family: Family = "grpo-guard"
     edge_logits: float = 0.25  # tokens whose raw logits are closer than this may have swapped
@@ -48,7 +48,7 @@ class RowReplay:
 
 
 def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device) -> RowReplay:
-    """Return the seeds and positions of all the sequences' tokens, concatenated.
+    """Return the concatenated seeds and positions of all tokens in the sequences.
 
     Raises:
         ValueError: a sequence has no seed.
@@ -64,7 +64,7 @@ def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device
 
 
 def sure_top_p(spec: SamplingSpec, settings: Replay) -> float:
-    """Return top-p, reduced by as much as drift can move its edge, in probability."""
+    """Return top-p, reduced by how far drift can move its edge, in probability."""
     return min(spec.top_p - settings.edge_mass, _shifted(spec, -settings.edge_logits))
 
 
@@ -78,15 +78,15 @@ def edge_width(spec: SamplingSpec, settings: Replay) -> float:
 def _shifted(spec: SamplingSpec, logits: float) -> float:
     """Return the top-p mass after the raw logits on one side of the edge move by ``logits``.
 
-    The log-odds of the mass p move by d = logits / temperature, so to first order p moves by
-    p (1 - p) d, most in the middle.
+    The log-odds of the mass p move by d = logits / temperature, so p moves by p (1 - p) d to first
+    order, most of all in the middle.
     """
     odds = math.log(spec.top_p / (1 - spec.top_p)) + logits / spec.temperature
     return 1 / (1 + math.exp(-odds))
 
 
 class Margins(NamedTuple):
-    """The margin of each of N rows, and the token that the replay draws there.
+    """The margin of each of N rows, and the token that the replay draws for it.
 
     A margin of `EDGE_MARGIN` means that no sure competitor wins, but another token is still drawn.
     """
@@ -115,7 +115,7 @@ def replay_margins(
         log_normaliser: log sum exp of all scores, shape [N].
         replay, spec: Seeds and positions; the declared sampler, whose temperature and penalty are
             already in the scores.
-        vocab_size: Number of tokens in the vocabulary.
+        vocab_size: Vocabulary size.
     """
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions
     noise = gumbel(seeds[:, None], positions[:, None], tokens.clamp_min(0), settings.family)
@@ -131,8 +131,8 @@ def replay_margins(
     nominal, seen = _nominal_draw(
         values, tokens, noise, own, targets, log_normaliser, spec, complete
     )
-    # If only the exact edge makes the difference, the margin's size is unknown, but the token does
-    # not count as a match. Otherwise tokens at the edge could be chosen for free.
+    # If only the exact edge makes the difference, the size of the margin is unknown, but the token
+    # does not count as a match. Otherwise tokens at the edge could be chosen for free.
     margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
     beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
     return Margins(margin, torch.where(margin > 0, beaten, targets))
@@ -148,7 +148,7 @@ def _nominal_draw(
     spec: SamplingSpec,
     complete: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Draw from exactly these scores, and mark the rows whose candidates suffice to decide.
+    """Draw from exactly these scores, and mark the rows whose candidates suffice for a decision.
 
     Arguments are as for `replay_margins`; ``noise`` is the candidates' noise, [N, K], and
     ``complete`` means that the candidates are the whole vocabulary. Returns tokens [N] and booleans
@@ -156,11 +156,11 @@ def _nominal_draw(
     """
     kept = exactly_kept(values, log_normaliser, spec) & (values > -torch.inf)
     best = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
-    # A target beyond the candidates is outside the support only if they contain all of it.
+    # A target beyond the candidates is outside the support only if they contain all of the support.
     seen = (tokens == targets[:, None]).any(-1)
     if 0 < spec.top_k < values.shape[-1]:
         seen |= own < values[:, -1]
-        if spec.top_p < 1:  # ties with the k-th count in the nucleus and may go beyond the list
+        if spec.top_p < 1:  # ties with the k-th count in the nucleus and may extend beyond the list
             seen &= values[:, spec.top_k - 1] != values[:, -1]
     elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
         seen &= spec.top_p >= 1  # otherwise the mass over which the engine renormalises is unknown
@@ -177,15 +177,15 @@ def surely_kept(
 ) -> Tensor:
     """Mark the candidates that every honest node keeps, despite drift, boolean, [N, K].
 
-    A candidate is judged as if all others that come close were above it. ``complete`` means that
-    the candidates are the whole vocabulary.
+    A candidate is judged as if all others close to it were above it. ``complete`` means that the
+    candidates are the whole vocabulary.
     """
     kept = torch.ones_like(values, dtype=torch.bool)
     if not spec.truncates:
         return kept
     nearby = settings.edge_logits / spec.temperature
-    # Number of candidates whose score is at least this candidate's minus ``nearby``, itself
-    # included.
+    # Number of candidates, itself included, whose score is at least this candidate's minus
+    # ``nearby``.
     reach = torch.searchsorted(-values, -(values - nearby), right=True)
     if spec.top_k > 0:
         kept &= reach - 1 < spec.top_k
@@ -197,14 +197,14 @@ def surely_kept(
         mass = _renormaliser(values, p, spec, nearby)
         kept &= above < sure_top_p(spec, settings) * mass
     if not complete and (spec.top_k > 0 or spec.top_p < 1):
-        kept &= reach < values.shape[-1]  # further close tokens may lie beyond the last candidate
+        kept &= reach < values.shape[-1]  # more close tokens may lie beyond the last candidate
     return kept
 
 
 def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> Tensor:
-    """Mark the candidates that the sampler keeps given exactly these scores, boolean, [N, K]."""
+    """Mark the candidates the sampler would keep given exactly these scores, boolean, [N, K]."""
     everything = torch.ones_like(values, dtype=torch.bool)
-    above = torch.searchsorted(-values, -values, right=False)  # how many are strictly above
+    above = torch.searchsorted(-values, -values, right=False)  # number strictly above
     top_k = above < spec.top_k if spec.top_k > 0 else everything
     min_p = values >= values[:, :1] + math.log(spec.min_p) if spec.min_p > 0 else everything
     if spec.top_p >= 1:
@@ -218,7 +218,7 @@ def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> 
 
 
 def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:
-    """Return the mass over which top-p renormalises, [N, 1]; no more than at any honest node."""
+    """Return the mass that top-p renormalises over, [N, 1]; at most that of any honest node."""
     eligible = torch.ones_like(values, dtype=torch.bool)
     if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
         return torch.ones_like(values[:, :1])

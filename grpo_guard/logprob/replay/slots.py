@@ -1,8 +1,8 @@
-"""The slots of the current round, and which of them are filled.
+"""The slots of the current round, and which ones are filled.
 
-A coin fixes each slot's completion, but a node could still choose among slots: of any round, beyond
-its share, or already filled. Any such choice would again be a choice among honest samples, so all
-of them are refused here.
+A coin fixes each slot's completion, but a node could still choose among slots: from any round,
+beyond its share, or already filled. Any such choice would again be cherry-picking among honest
+samples, so it is refused here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
 
-# Before a round has begun, the oldest slots beyond this number are forgotten.
+# Until a round begins, the oldest slots beyond this number are forgotten.
 MOST_FILLED = 2**18
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The slot that a completion claims; ``prompt`` is a digest, empty if slots draw prompts."""
+    """The slot claimed by a completion; ``prompt`` is a digest, empty if slots draw prompts."""
 
     round: int
     node: str
@@ -49,16 +49,16 @@ class EmptySlot:
 
 
 class SlotBook(Memory):
-    """Keeps track of the slots of one round after another. Thread-safe.
+    """Keeps track of the slots, round after round. Thread-safe.
 
-    Until `begin_round` is called, completions of all rounds are accepted, as is right for a file of
-    finished completions. A warning says so, since a node that may name its round can draw as often
-    as it likes.
+    Until `begin_round` is called, completions from all rounds are accepted, as is right for a file
+    of finished completions. A warning says so, because a node that can name its own round can draw
+    as often as it likes.
 
     Args:
         slots, nodes, store: As for `SeedReplayVerifier`; slots are numbered 0 ... slots - 1.
-        per_prompt: Whether all nodes answer the same prompts, each ``slots`` times (GRPO's groups).
-            Turn it off if every slot draws its own prompt.
+        per_prompt: Whether all nodes answer the same prompts, ``slots`` times each (GRPO groups).
+            Turn this off if every slot draws its own prompt.
 
     Raises:
         ValueError: ``slots`` is not positive, or ``nodes`` is a single name.
@@ -88,7 +88,7 @@ class SlotBook(Memory):
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
-        """Begin a round: from now on only its completions count. Repeating the call is harmless.
+        """Begin a round: from now on, only its completions count. Repeating the call is harmless.
 
         Args:
             round: Number of the round, >= 0.
@@ -97,7 +97,8 @@ class SlotBook(Memory):
                 `Completion.prompt`.
 
         Raises:
-            ValueError: the round is negative, or prompts are given although slots draw their own.
+            ValueError: the round is negative, or prompts are given even though slots draw their
+                own.
         """
         if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
@@ -120,7 +121,7 @@ class SlotBook(Memory):
     def missing(self) -> list[EmptySlot]:
         """List the slots of the current round without an accepted completion, in order.
 
-        A node that leaves slots empty also chooses what is trained on, so count them.
+        A node that leaves slots empty also influences what is trained on, so count them.
 
         Raises:
             ValueError: no round has begun, or its nodes or prompts are unknown.
@@ -142,11 +143,11 @@ class SlotBook(Memory):
             ]
 
     def place(self, completion: Completion) -> Place:
-        """Return the slot that a completion claims.
+        """Return the slot claimed by a completion.
 
         Raises:
-            EncodeError: MALFORMED if the author named no slot, or a slot that the author may not
-                fill; LATE if the round is over, which may be the fault of a relay.
+            EncodeError: MALFORMED if the author named no slot, or one that the author may not fill;
+                LATE if the round is over, which may be a relay's fault.
         """
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
@@ -171,8 +172,8 @@ class SlotBook(Memory):
         """Fill a slot and return whether it was free.
 
         A slot stays filled until the next round begins, even for the same completion, which would
-        earn its reward twice if it were sent twice. The book must be `held`, once for all the slots
-        of a batch.
+        otherwise earn its reward twice if sent twice. The book must be `held`, once for all the
+        slots in a batch.
 
         Raises:
             EncodeError: UNSUPPORTED if another round has begun since `place`.
@@ -183,13 +184,13 @@ class SlotBook(Memory):
             if self.round is not None and place.round != self.round:
                 raise EncodeError(Cause.UNSUPPORTED, f"round {place.round} has ended")
             self._filled[place] = None
-            # A round keeps all its slots; a file of finished completions may have any length.
+            # A round keeps all its slots; a file of finished completions can be any length.
             while self.round is None and len(self._filled) > MOST_FILLED:
                 del self._filled[next(iter(self._filled))]
             return True
 
     def fill_again(self, places: Iterable[Place]) -> None:
-        """Fill slots again after a reload, for verdicts that have already been given."""
+        """Refill slots after a reload, for verdicts already given."""
         for place in places:
             if self.round is None or place.round == self.round:
                 self._filled[place] = None
@@ -227,8 +228,8 @@ class SlotBook(Memory):
             return b""
         try:
             prompt = _digest(canonical(completion.prompt))
-        # Text that is not UTF-8 or is nested too deeply for json.dumps fails here too: one such
-        # prompt must not end the check of the whole batch.
+        # Prompts that are not valid UTF-8 or are nested too deeply for json.dumps also fail here:
+        # one such prompt must not abort the check of the whole batch.
         except (TypeError, ValueError, RecursionError) as error:
             raise malformed(f"prompt: {error}", "wrong_prompt") from None
         if self._prompts is not None and prompt not in self._prompts:

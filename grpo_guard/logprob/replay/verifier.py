@@ -1,4 +1,4 @@
-"""SeedReplayVerifier: is this the one completion that an honest node would have sent?"""
+"""SeedReplayVerifier: is this the one completion an honest node would have sent?"""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ from grpo_guard.nodes.store import NodeStore
 
 
 class SeedReplayVerifier(LogProbVerifier):
-    """Rejects completions that their slots' seeds do not produce.
+    """Rejects completions other than those produced by their slots' seeds.
 
     For homogeneous swarms whose nodes sample under a public coin (`PublicCoin`, `generate`).
-    Detects what no other check can: a wrong digit where the policy was unsure, and a choice among
-    honest samples (the longest of eighty). Honest nodes do not need bitwise identical hardware:
-    drift of the scores is allowed for (`evidence`).
+    Detects what no other check can: a wrong digit where the policy was unsure, and cherry-picking
+    among honest samples (the longest of eighty). Honest nodes do not need bitwise identical
+    hardware: score drift is allowed for (`evidence`).
 
     In training, call `begin_round` at the start of each round and pass ``slots`` and ``nodes``: a
-    node that may name its round or slot can draw as often as it likes. A slot's first accepted
-    completion fills it; `slots.missing()` lists the slots that stayed empty.
+    node that can name its own round or slot can draw as often as it likes. A slot is filled by its
+    first accepted completion; `slots.missing()` lists the slots still empty.
 
     Errors, in addition to those of `LogProbVerifier`: a completion is REJECTED as MALFORMED if it
     has no ids, round, node or slot, belongs to another round or run, claims a slot that is not its
     node's or is already filled, answers a prompt other than the slot's, or was cut short. If the
     beacon of the current round is unknown, every verdict ABSTAINS as UNSUPPORTED; before
-    `begin_round`, a round without a beacon is its author's choice, so the completion is REJECTED.
-    Short completions are judged like long ones: if drift can explain all differing tokens at
+    `begin_round`, a round without a beacon was chosen by the author, so the completion is REJECTED.
+    Short completions are judged like long ones: if drift can explain every differing token at
     ``alpha``, the completion is accepted, with a finding.
 
-    The verifier cannot see tokens exchanged for tokens that came within drift of being drawn, a few
-    per completion, which leaves an attacker some variants of every slot's completion; slots that
-    were left empty (count them); or, with top-p or min-p but no top-k of 63 or less, a token forged
-    where the drawn token was beyond the 64 likeliest.
+    The verifier cannot see tokens swapped for others that came within drift of being drawn (a few
+    per completion, which leaves an attacker some variants of each slot's completion); slots left
+    empty (count them); or, with top-p or min-p but no top-k of 63 or less, a token forged where the
+    drawn token was not among the 64 most likely.
 
     Args:
-        model: The policy, as for `LogProbVerifier`. A ``scorer`` in its place must be able to
-            replay.
+        model: The policy, as for `LogProbVerifier`. A ``scorer`` given instead must support replay.
         tokenizer: The policy's tokenizer, as for `LogProbVerifier`.
         sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0. Without ``max_new_tokens``, only completions that end with EOS
             are known to be whole, and all others are rejected.
         run: Name of the run, for a coin without beacons.
         coin: The coin, in place of ``run``.
-        slots: Number of completions that a node owes per round or, if all nodes answer the same
+        slots: Number of completions each node owes per round or, if all nodes answer the same
             prompts, per prompt (its share of a group). If None, you vouch for `Completion.slot`,
-            since a node that may name its slot can draw as often as it likes.
-        nodes: Names of the nodes that take part. If None, you vouch for `Completion.node`.
-        prompts: The list from which each slot draws its own prompt (`PublicCoin.prompt_index`). If
-            None, all nodes answer the same prompts: either `begin_round` names them, or you vouch
+            because a node that can name its own slot can draw as often as it likes.
+        nodes: Names of the participating nodes. If None, you vouch for `Completion.node`.
+        prompts: The list that each slot draws its own prompt from (`PublicCoin.prompt_index`). If
+            None, all nodes answer the same prompts: either pass them to `begin_round`, or you vouch
             for `Completion.prompt`.
-        family: The family of the nodes' noise: ``"grpo-guard"``, ``"vllm"`` for stock vLLM nodes,
-            or ``"sglang"`` for stock SGLang nodes that sample deterministically without truncation.
+        family: The noise family used by the nodes: ``"grpo-guard"``, ``"vllm"`` for stock vLLM
+            nodes, or ``"sglang"`` for stock SGLang nodes that sample deterministically without
+            truncation.
         alpha: False-positive rate per completion, as for `LogProbVerifier`.
         store: Keeps filled slots across processes and restarts, or None to keep them in this
             object.
@@ -125,7 +125,7 @@ class SeedReplayVerifier(LogProbVerifier):
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None, store=store)
         self.prompts = prompts
-        # If scores agree bitwise, the edge is exact: tokens near it were never free to choose.
+        # If scores agree bitwise, the edge is exact, and tokens near it were never up for choice.
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
 
@@ -139,7 +139,7 @@ class SeedReplayVerifier(LogProbVerifier):
         return [self._filled(batch) for batch in batches]
 
     def _filled(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Another process may have begun the round, and completions of other rounds are rejected.
+        # Another process may have begun the round, and completions from other rounds are rejected.
         with self.slots.fresh():
             round = self.slots.round
         (verdicts,) = super().verify_each([batch])
@@ -160,16 +160,16 @@ class SeedReplayVerifier(LogProbVerifier):
         """Restore a state returned by `state_dict`.
 
         Raises:
-            ValueError: ``state`` does not have the form of such a state.
+            ValueError: ``state`` is not in that format.
         """
         self.slots.load_state_dict(state)
 
     def _filling(
         self, completion: Completion, verdict: Verdict, round: int | None, filled: list[Place]
     ) -> Verdict:
-        """Fill the slot that an accepted completion claims, and add the slot to ``filled``.
+        """Fill the slot claimed by an accepted completion, and add the slot to ``filled``.
 
-        Returns the verdict, which was reached in ``round``, or a refusal if the slot is not free.
+        Returns the verdict, which was reached in ``round``, or a refusal if the slot is taken.
         """
         try:
             place = self.slots.place(completion)
@@ -194,7 +194,7 @@ class SeedReplayVerifier(LogProbVerifier):
                 round=place.round, node=place.node, slot=place.slot, prompt=completion.prompt
             )
         except KeyError:
-            if self.slots.round is None:  # the round is the author's choice
+            if self.slots.round is None:  # the round was chosen by the author
                 message = f"round {place.round}: the coin has no beacon for it"
                 raise malformed(message, "wrong_round") from None
             raise EncodeError(
@@ -226,10 +226,10 @@ class SeedReplayVerifier(LogProbVerifier):
         return accept(self.name, p_value=evidence.p_value, findings=notes)
 
     def _require_run(self, metadata: Mapping[str, Any]) -> None:
-        """Require that the run, if the author names one, is this coin's."""
+        """Require that the run, if the author names one, is the coin's."""
         named = metadata.get("run")
         # Only a string is compared and printed: arrays raise on comparison and deep lists on
-        # printing, and an exception here would end the check of the whole batch.
+        # printing, and an exception here would abort the check of the whole batch.
         if named is None or (isinstance(named, str) and named == self.coin.run):
             return
         shown = repr(named[:80]) if isinstance(named, str) else type(named).__name__
@@ -246,8 +246,8 @@ class SeedReplayVerifier(LogProbVerifier):
             raise malformed(message, "wrong_prompt")
 
     def _require_usual_prompt(self, completion: Completion, encoded: Encoded) -> None:
-        """Allow only one encoding of the prompt: each leads to another completion, so two encodings
-        would leave the author a choice."""
+        """Allow only one encoding of the prompt: each leads to a different completion, so two
+        encodings would leave the author a choice."""
         if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
             return
         if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
@@ -263,7 +263,7 @@ class SeedReplayVerifier(LogProbVerifier):
         ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
         window = self.encoder.window
         full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
-        # If the completion ends with a tool's output, the author's next turn is missing.
+        # If the completion ends with tool output, the author's next turn is missing.
         ends_given = bool(encoded.given) and encoded.given[-1][1] == len(ids)
         if ends_given or (ids[-1] not in self.encoder.eos_ids and not full):
             raise malformed(

@@ -3,13 +3,13 @@
     llm = LLM(model, logits_processors=["grpo_guard.logprob.replay.vllm_processor:CoinProcessor"])
     llm.generate(prompts, [coin_params(spec, seed) for seed in seeds])
 
-Over HTTP, start the server with ``--logits-processors`` and that name, and send
+Over HTTP, start the server with ``--logits-processors`` and the name above, and send
 ``"vllm_xargs": {"grpo_guard_seed": SEED}``. Nodes on stock vLLM with Model Runner V2 need none of
 this: they pass `noise.signed(seed)` as the request's own seed, and the verifier replays with
 ``family="vllm"``.
 
-The processor draws the token itself and masks all others, so that later stages of vLLM's sampler
-do not matter. This module imports vLLM; only vLLM imports this module.
+The processor draws the token itself and masks all others, so later stages of vLLM's sampler do not
+matter. This module imports vLLM, and only vLLM imports this module.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw
 
 SEED_ARGUMENT = "grpo_guard_seed"
-# Number of completion tokens at the end of a request's prompt: earlier turns and their answers.
+# Number of completion tokens at the end of a request's prompt: earlier turns plus their answers.
 START_ARGUMENT = "grpo_guard_start"
-# Parameters that change scores or completions in ways that the verifier does not know of.
+# Parameters that change scores or completions in ways the verifier does not know about.
 UNDECLARED = (
     "presence_penalty",
     "frequency_penalty",
@@ -46,13 +46,13 @@ UNDECLARED = (
 
 
 def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams:
-    """Build the parameters of one request.
+    """Build the parameters for one request.
 
     Args:
         spec: The declared sampler, whose engine is ``"vllm"``.
         seed: A seed from `PublicCoin.seed`.
-        start: Number of completion tokens at the end of the request's prompt: for a later turn,
-            everything drawn and given since the prompt itself.
+        start: Number of completion tokens at the end of the request's prompt: for later turns,
+            everything drawn or given since the prompt itself.
 
     Raises:
         ValueError: the engine is not vLLM, or ``max_new_tokens`` is not declared.
@@ -73,7 +73,7 @@ def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams
 
 @dataclass(slots=True)
 class _Request:
-    """A request under the coin; ``output`` is vLLM's own list, which grows with each token."""
+    """A request under the coin; ``output`` is vLLM's own list, which grows with every token."""
 
     spec: SamplingSpec
     seed: int
@@ -88,7 +88,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse parameters that would make an honest completion fail its replay.
+        """Refuse parameters that would make an honest completion fail the replay.
 
         Raises:
             ValueError: a parameter is refused; the message gives its expected and actual value.

@@ -1,4 +1,4 @@
-"""Compute the hash behind the noise for the whole vocabulary at once, in 32-bit arithmetic."""
+"""Compute the hash behind the noise for the whole vocabulary in one go, in 32-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
 
 
 def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
-    """Mark the tokens whose noise lifts them above ``best``, and a few others; boolean, [N, W].
+    """Mark the tokens whose noise lifts them above ``best``, plus a few others; boolean, [N, W].
 
-    Noise above best - z means a hash below about exp(z - best). No step is in place, so that a
-    compiler can fuse the whole function.
+    Noise above best - z means a hash below about exp(z - best). No step operates in place, so that
+    a compiler can fuse the whole function.
 
     Args:
         z: Scores, fp32, [N, W].
@@ -44,7 +44,7 @@ def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int)
     # The hash is signed here: flipping its top bit turns unsigned order into signed order, and
     # adding 2^31 restores the unsigned value.
     below = (h ^ -(2**31)).float() + 2.0**31
-    # The 512 allows for rounding, since fp32 holds only 24 of the 32 bits.
+    # The 512 allows for rounding, because fp32 holds only 24 of the 32 bits.
     return below <= (z - best[:, None]).exp() * (SLACK * 2.0**32) + 512
 
 

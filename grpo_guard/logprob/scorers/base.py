@@ -17,27 +17,27 @@ class OutOfMemoryError(RuntimeError):
 class Scorer(Protocol):
     """Computes per-token statistics of completions under one policy.
 
-    A scorer may be called from several threads and must return one result per sequence, in order.
+    Scorers can be called from several threads and must return one result per sequence, in order.
 
     Two members are optional. ``check(spec)`` raises ValueError if `score` cannot compute what
-    ``spec`` needs; verifiers call it when they are built, since otherwise an unsupported sampler
-    would only be noticed in the middle of training, as an abstention on every completion. A scorer
+    ``spec`` needs; verifiers call it on construction, because an unsupported sampler would
+    otherwise only surface in the middle of training, as an abstention on every completion. A scorer
     whose ``replays`` is true accepts ``replay=`` (a `Replay` or None) in `score`: every sequence
-    then has a seed, and its statistics include the margins that `SeedReplayVerifier` needs.
+    then has a seed, and its statistics include the margins needed by `SeedReplayVerifier`.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Number of rows of the model's embedding."""
+        """Number of rows in the model's embedding."""
 
     @property
     def window(self) -> int | None:
-        """Maximum length of a sequence in tokens, or None if unknown."""
+        """Maximum sequence length in tokens, or None if unknown."""
 
     def identity(self) -> dict[str, str]:
         """Return what the numbers depend on: architecture, engine and dtype.
 
-        A profile is valid only for the identity under which it was measured.
+        A profile is valid only for the identity it was measured under.
         """
 
     def score(
@@ -52,16 +52,16 @@ class Scorer(Protocol):
 
         Raises:
             OutOfMemoryError: one of the sequences does not fit into memory.
-            ValueError: this scorer cannot compute what ``spec`` needs.
+            ValueError: the scorer cannot compute what ``spec`` needs.
         """
 
 
 def score_apart(
     score: Callable[[Sequence[Encoded]], list[TokenStats]], sequences: Sequence[Encoded]
 ) -> list[TokenStats | OutOfMemoryError]:
-    """Return each completion's statistics, or the error if it does not fit into memory by itself.
+    """Return each completion's statistics, or the error if it does not fit into memory on its own.
 
-    Halving the batch prevents one huge completion from turning the check off for all the others.
+    The batch is halved so that one huge completion cannot turn the check off for all the others.
     """
     if not sequences:
         return []

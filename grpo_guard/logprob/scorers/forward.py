@@ -1,6 +1,6 @@
-"""The forward pass of a model's body: the hidden states that predict the completions' tokens.
+"""The forward pass of a model's body, giving the hidden states that predict completion tokens.
 
-Padding is on the right, where no token attends to it under causal attention. So no mask is needed,
+Padding is on the right, where no token attends to it under causal attention, so no mask is needed
 and attention takes its fast causal path.
 """
 
@@ -24,15 +24,16 @@ from grpo_guard.logprob.kernels.head import HeadError
 
 logger = logging.getLogger("grpo_guard")
 
-# Eval mode belongs to the model, not to a scorer: with a lock per scorer, one scorer could put the
-# model back into training mode while another uses it, and dropout would get honest work rejected.
+# Eval mode belongs to the model, not the scorer: with one lock per scorer, one scorer could put the
+# model back into training mode while another is using it, and dropout would get honest work
+# rejected.
 _model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
 _model_locks_lock = threading.Lock()
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Lock the model for this thread, in eval mode without gradients; restore its modes on exit."""
+    """Lock the model for this thread in eval mode without gradients; restore its modes on exit."""
     with _model_locks_lock:
         lock = _model_locks.setdefault(model, threading.Lock())
     with lock, torch.no_grad():
@@ -60,10 +61,10 @@ def cpu_threads(count: int | None) -> Iterator[None]:
 
 
 class Crowding:
-    """Warns once if scoring threads that spin while they wait get little processor time.
+    """Warns once if scoring threads that spin while waiting get little CPU time.
 
-    Next to busy processes, threads that spin make scoring many times slower
-    (docs/results/beside.json); the remedy is to let them sleep or to use a single thread. Passes
+    Alongside busy processes, spinning threads make scoring many times slower
+    (docs/results/beside.json); the remedy is to let them sleep or use a single thread. Passes
     shorter than ``SECONDS`` are not judged.
     """
 
@@ -74,7 +75,7 @@ class Crowding:
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
-        """Measure a computation that runs on torch's current number of threads."""
+        """Time a computation that runs on torch's current number of threads."""
         threads = torch.get_num_threads()
         started, cpu = time.monotonic(), time.process_time()
         yield
@@ -104,7 +105,7 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
     """Run each completion after its own copy of the prompt.
 
     Returns:
-        The hidden states, completions concatenated, shape [N, H].
+        The hidden states of all completions, concatenated, shape [N, H].
     """
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
     states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
@@ -114,10 +115,10 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
 
 
 def forget_lengths(body: Any, device: torch.device) -> None:
-    """Reset "dynamic" rotary frequencies, which a long pass leaves changed.
+    """Reset "dynamic" rotary frequencies, which a long pass leaves altered.
 
-    A pass shorter than the original length resets the frequencies, but a pass of that length or
-    more does not, so a long completion would change the numbers of the completions scored after it.
+    A pass shorter than the original length resets the frequencies, but a longer or equal one does
+    not, so a long completion would change the numbers of any completions scored after it.
     """
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
@@ -125,16 +126,16 @@ def forget_lengths(body: Any, device: torch.device) -> None:
 def with_cache(model: Any, cache: Any) -> dict[str, Any]:
     """Return the keyword argument that passes a cache to ``model(...)``.
 
-    Since 5.24, transformers calls it ``cache`` and warns about the earlier name.
+    As of 5.24, transformers calls it ``cache`` and warns about the old name.
     """
     named = "cache" in inspect.signature(model.forward).parameters
     return {"cache" if named else "past_key_values": cache}
 
 
 def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Like `row_states`, but run the prompt that all completions share only once, and cache it.
+    """Like `row_states`, but run the completions' shared prompt only once, and cache it.
 
-    A model whose cache cannot be shared may raise any exception.
+    A model whose cache cannot be shared can raise any exception.
     """
     from transformers import DynamicCache
 
@@ -155,9 +156,9 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
 
 
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
-    """Expand a cache of one row to ``rows`` equal rows.
+    """Expand a cache of one row to ``rows`` identical rows.
 
-    `reorder_cache` can do that for every kind of layer. Plain layers are expanded as views, since
+    `reorder_cache` can do this for every kind of layer. Plain layers are expanded as views, because
     their next update copies them anyway.
     """
     from transformers.cache_utils import DynamicLayer

@@ -1,4 +1,4 @@
-"""Plan which completions go through the body together, and which share a pass over their prompt."""
+"""Plan which completions run through the body together, and which share a prompt pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 
-# Sharing a prompt saves tokens but takes a separate pass: below this ratio of tokens, many small
+# Sharing a prompt saves tokens but takes a separate pass: below this token ratio, many small
 # prompts are faster as rows of one batch.
 LEAST_GAIN = 1.25
-# Rows shorter than this share of the longest row wait for the next batch, unless this batch is
+# Rows shorter than this share of the longest row wait for the next batch, unless the current one is
 # small.
 LEAST_FILL = 0.6
 SMALL_BATCH_TOKENS = 1024
@@ -21,10 +21,10 @@ SMALL_BATCH_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Completions that go through the body in one pass."""
+    """Completions that run through the body in one pass."""
 
     indices: tuple[int, ...]  # the completions, longest first
-    shared: bool  # whether all have the same prompt, which is then run once
+    shared: bool  # whether all have the same prompt, which then runs only once
 
     def halves(self) -> tuple[Job, ...]:
         middle = (len(self.indices) + 1) // 2
@@ -35,35 +35,36 @@ class Job:
 def unscaled_length(config: Any) -> int | None:
     """Return the length up to which rotary frequencies are fixed, or None if they always are.
 
-    "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. So
-    one long hostile completion would change the numbers of every honest completion in its batch.
+    "longrope" and "dynamic" choose the frequencies for a whole padded batch based on its longest
+    row, so one long hostile completion would change the numbers of every honest completion in its
+    batch.
     """
     settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     settings = settings if isinstance(settings, dict) else {}
     lengths = [getattr(config, "max_position_embeddings", None)]
     depends = False
-    # The settings themselves and, if they are nested, the settings of each layer type.
+    # The settings themselves plus, if they are nested, those of each layer type.
     for one in (settings, *(s for s in settings.values() if isinstance(s, dict))):
         kind = str(one.get("rope_type", one.get("type", "")))
-        if "dynamic" in kind or kind in ("longrope", "su"):  # "su": longrope's first name
+        if "dynamic" in kind or kind in ("longrope", "su"):  # "su": the original name of longrope
             depends = True
             lengths.append(one.get("original_max_position_embeddings"))
     lengths.append(getattr(config, "original_max_position_embeddings", None))
-    # The smallest length: longer sequences run alone, which is always correct.
+    # The smallest length, because longer sequences run alone, which is always correct.
     return min((int(n) for n in lengths if n), default=1) if depends else None
 
 
 def plan_jobs(
     sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool, together: int | None = None
 ) -> list[Job]:
-    """Form batches of completions of similar length, within the plan's sizes.
+    """Group completions of similar length into batches, within the plan's sizes.
 
     Args:
         sequences, plan: The completions with their prompts, and the batch sizes.
         share: Whether a group may share one pass over its prompt.
         together: Maximum length of a sequence that may share a batch, if frequencies depend on the
             length (`unscaled_length`); otherwise None. Longer sequences then run alone, and no
-            prompt is shared, because its keys would carry frequencies of another length.
+            prompt is shared, because its keys would carry the frequencies of another length.
     """
     if together is not None:
         lengths = {i: len(s.prompt_ids) + len(s.completion_ids) for i, s in enumerate(sequences)}

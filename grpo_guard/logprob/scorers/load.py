@@ -9,7 +9,7 @@ from grpo_guard.core.model_paths import missing, unreached, warn_unpinned
 
 
 class FromPretrained:
-    """Adds `from_pretrained` to a class whose first two arguments are a model and its tokenizer."""
+    """Adds `from_pretrained` to classes whose first two arguments are a model and its tokenizer."""
 
     @classmethod
     def from_pretrained(
@@ -21,15 +21,16 @@ class FromPretrained:
         revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Load model and tokenizer with transformers, weights from safetensors only.
+        """Load a model and tokenizer with transformers, with weights from safetensors only.
 
         Args:
             path_or_id, revision: A local folder, or a model id and its revision.
-            dtype, device: By default the GPU with bf16 if there is one, else the CPU with fp32.
-            **options: Further arguments of the constructor.
+            dtype, device: By default the GPU with bf16 if there is one, otherwise the CPU with
+                fp32.
+            **options: Further arguments for the constructor.
 
         Raises:
-            ValueError: there is no model or no tokenizer; the message names the folder or id.
+            ValueError: the model or tokenizer is missing; the message names the folder or id.
         """
         model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
         return cls(model, tokenizer, **options)  # type: ignore[call-arg]
@@ -45,15 +46,15 @@ def load_policy(
 ) -> tuple[Any, Any]:
     """Load (model, tokenizer) from a local folder or a model id, in eval mode.
 
-    Weights come from safetensors only (pickles execute code) and ``trust_remote_code`` stays off.
+    Weights are loaded from safetensors only (pickles execute code); ``trust_remote_code`` is off.
 
     Args:
         path_or_id: A local folder or a model id.
         dtype: Name of a torch dtype, or ``"auto"`` for the dtype of the saved weights. Default:
             fp32 on a CPU, bf16 on a GPU.
-        device: A torch device; by default the GPU if there is one.
-        revision: Revision of a model id. Use a commit hash: otherwise the model's owner can change
-            the weights.
+        device: A torch device; defaults to the GPU if there is one.
+        revision: Revision of a model id. Use a commit hash, or the model's owner can change the
+            weights.
         local_files_only: Never contact the hub.
 
     Raises:
@@ -62,7 +63,7 @@ def load_policy(
     """
     if not local_files_only:
         warn_unpinned(path_or_id, revision)
-    _require_model(path_or_id)  # before seconds of imports
+    _require_model(path_or_id)  # before imports that take seconds
     if not local_files_only and (problem := unreached(path_or_id)):
         raise ValueError(f"{path_or_id}: {problem}")
     import torch
@@ -108,7 +109,7 @@ def _dtype(name: str | None, device: str) -> Any:
 
 
 def _require_model(path_or_id: str) -> None:
-    """Raise ValueError unless this is a folder that contains a model, or has a model id's form."""
+    """Raise ValueError unless this is a folder containing a model, or looks like a model id."""
     path = Path(path_or_id)
     if path.exists():
         if not (path / "config.json").is_file():
@@ -127,7 +128,7 @@ def _usable(device: str | None) -> str | None:
         if device is not None:
             torch.empty(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        if ran_out_of_memory(error):  # the device is there, but full
+        if ran_out_of_memory(error):  # the device exists but is full
             raise
         raise ValueError(
             f"device: expected cpu, or a device that torch finds here, got {device!r}: "
@@ -137,5 +138,5 @@ def _usable(device: str | None) -> str | None:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of a loader's error, which says what is wrong; a dozen lines follow."""
+    """Return the first line of a loader's error, which says what is wrong; a dozen more follow."""
     return str(error).strip().partition("\n")[0][:300] or type(error).__name__

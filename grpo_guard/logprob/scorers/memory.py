@@ -14,7 +14,7 @@ from grpo_guard.logprob.stats import MOST_LEADERS
 
 LARGEST_DEFAULT = 4 * 2**30
 FEWEST_HEAD_ROWS = 16
-MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more rows do not make the product faster
+MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more rows would not make the product any faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class MemoryPlan:
 
     forward_tokens: int  # padded tokens in one forward pass of the body
     cache_tokens: int  # tokens, prompts included, whose keys and values exist at the same time
-    head_rows: int  # rows that share a tile of scores
-    strict: bool  # whether the user set the budget; work estimated to exceed it is then not tried
+    head_rows: int  # rows sharing a tile of scores
+    strict: bool  # whether the user set the budget; work estimated to exceed it is then refused
 
     @classmethod
     def of(cls, model: Any, budget: int | None) -> MemoryPlan:
         """Allot half of the budget to the body's activations, and a quarter each to cache and head.
 
-        The budget is in bytes on top of the weights; None means a quarter of the free memory, but
-        at most 4 GiB.
+        The budget is in bytes on top of the weights; None means a quarter of free memory, up to 4
+        GiB.
         """
         weight = model.get_input_embeddings().weight
         total = budget or _default_budget(weight.device)
@@ -41,8 +41,7 @@ class MemoryPlan:
         # Eight of the hidden width: the input, the residual, the normalised states, attention's
         # four projections and its result. Three of the inner width, in the MLP.
         activations = size * (8 * hidden + 3 * inner)
-        # Eager sums keep a dozen tiles; compiled sums with oneDNN's products need three smaller
-        # ones.
+        # Eager sums keep a dozen tiles; compiled sums with oneDNN products need three smaller ones.
         vocab_size = len(weight)
         tiles = min(TILE, vocab_size) if weight.is_cuda else 12 * min(EAGER_CPU_TILE, vocab_size)
         row = 4 * (tiles + min(MOST_LEADERS, vocab_size) + 2 * hidden)
@@ -57,7 +56,7 @@ class MemoryPlan:
         )
 
     def halved(self) -> MemoryPlan:
-        """Return the plan to try after memory ran out."""
+        """Return the plan to try after running out of memory."""
         return replace(
             self,
             forward_tokens=max(1, self.forward_tokens // 2),
@@ -67,7 +66,7 @@ class MemoryPlan:
 
 
 def _cache_bytes(config: Any, size: int) -> int:
-    """Return the bytes of one token's keys and values, doubled since a growing cache is copied."""
+    """Return the bytes per token of keys and values, doubled because a growing cache is copied."""
     heads = int(config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -89,13 +88,13 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    # torch raises an error with the last message, instead of OutOfMemoryError, if a GPU has no room
-    # for a context.
+    # If a GPU has no room for a context, torch raises an error with the last of these messages
+    # instead of OutOfMemoryError.
     messages = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
     return isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
 
 
 def release_cached_memory() -> None:
-    """Free the memory that torch's CUDA allocator caches, so that a smaller attempt finds room."""
+    """Free the memory cached by torch's CUDA allocator, to make room for a smaller attempt."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
 """Reuse a trainer's own forward pass instead of running a second one.
 
 GRPO trainers run the policy over the completions anyway if samples may come from older weights
-(several iterations per batch, or a separate engine). The statistics need nothing but the hidden
-states of the model's body, or the logits, of that pass.
+(several iterations per batch, or a separate engine). All the statistics need from that pass is the
+hidden states of the model's body, or the logits.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 class _Batch:
     """The hidden states of one capture."""
 
-    states: dict[Key, Tensor]  # states that predict the tokens, by prompt and completion
+    states: dict[Key, Tensor]  # states that predict the tokens, keyed by prompt and completion
     version: int  # version of the weights
-    low_precision: bool  # whether the states have low precision's rounding, whatever their dtype
-    checked: bool = False  # whether they were compared with a forward pass of the scorer
+    low_precision: bool  # whether the states carry low-precision rounding, whatever their dtype
+    checked: bool = False  # whether they were compared with the scorer's own forward pass
 
 
 class ForwardReuse:
     """A scorer that reuses a trainer's hidden states where it can and computes the rest itself.
 
-    Captured states are valid only for the weights they were computed with. Weight changes that
-    torch counts invalidate the states; updates through ``parameter.data`` are not counted, so code
-    that captures states must call `forget` before the weights may change. On first use, the most
-    padded row of every captured batch is compared with a forward pass by this scorer: trainers pad
-    and mask in their own ways, and padding that shifts positions shows only in a padded batch. If
-    the states differ, nothing is reused from then on.
+    Captured states are valid only for the weights they were computed with. Weight changes tracked
+    by torch invalidate the states; updates through ``parameter.data`` are not tracked, so code that
+    captures states must call `forget` before the weights might change. On first use, the most
+    heavily padded row of every captured batch is compared with a forward pass by this scorer:
+    trainers pad and mask in their own ways, and padding that shifts positions only shows in a
+    padded batch. If the states differ, nothing is reused from then on.
 
     Args:
-        model: The policy that the trainer trains.
-        memory_budget: Bytes that scoring may use on top of the weights; see `TransformersScorer`.
+        model: The policy that the trainer is training.
+        memory_budget: Maximum memory for scoring on top of the weights, in bytes; see
+            `TransformersScorer`.
     """
 
     replays = True
@@ -62,7 +63,8 @@ class ForwardReuse:
 
     @classmethod
     def over(cls, scorer: TransformersScorer) -> Self:
-        """Build a scorer that makes its own forward passes through ``scorer``, with its options."""
+        """Build a scorer whose own forward passes run through ``scorer``, with the latter's
+        options."""
         reuse = cls.__new__(cls)
         reuse._score_by(scorer)
         return reuse
@@ -80,15 +82,16 @@ class ForwardReuse:
     def capture(
         self, input_ids: Tensor, attention_mask: Tensor, completion_length: int
     ) -> Iterator[None]:
-        """Keep the hidden states of the forward passes inside, which together cover ``input_ids``.
+        """Keep the hidden states from the forward passes inside, which together cover
+        ``input_ids``.
 
         Args:
-            input_ids: Prompts padded on the left, completions on the right, shape [B, P + C].
+            input_ids: Left-padded prompts followed by right-padded completions, shape [B, P + C].
             attention_mask: 0 on padding, shape [B, P + C].
             completion_length: The padded length C of the completions.
         """
         self.forget()
-        # If frequencies depend on the batch's length, an honest completion's states depend on the
+        # If frequencies depend on the batch length, an honest completion's states depend on the
         # longest completion in its batch, so nothing is captured.
         by_length = self.own.unscaled_length is not None
         if not self.enabled or by_length or _drops_out(self.own.model):
@@ -124,7 +127,7 @@ class ForwardReuse:
         mass_margin: float = 0.0,
         replay: Replay | None = None,
     ) -> list[TokenStats]:
-        """Like `TransformersScorer.score`, but use captured states where the token ids match."""
+        """Like `TransformersScorer.score`, but use captured states wherever the token ids match."""
         keys = [(s.prompt_ids, s.completion_ids) for s in sequences]
         states = self._usable(keys)
         reused = [i for i, key in enumerate(keys) if key in states]
@@ -145,7 +148,7 @@ class ForwardReuse:
         return [results[i] for i in range(len(sequences))]
 
     def _usable(self, keys: Sequence[Key]) -> dict[Key, Tensor]:
-        """Return the captured states if they cover any of these keys and are still valid."""
+        """Return the captured states if they cover any of the given keys and are still valid."""
         batch = self._batch  # another thread may call `forget` in the meantime
         if not self.enabled or batch is None or not any(key in batch.states for key in keys):
             return {}
@@ -158,10 +161,10 @@ class ForwardReuse:
         return batch.states
 
     def _agrees(self, batch: _Batch) -> bool:
-        """Compare the most padded row: the shortest prompt, with its longest completion.
+        """Compare the most heavily padded row: the shortest prompt, with its longest completion.
 
-        This happens on use rather than on capture, so that a change of the model in between is
-        noticed too (adapters turned off for a reference pass, weights changed uncounted).
+        This happens on use rather than on capture, so that changes to the model in between are
+        noticed too (adapters turned off for a reference pass, untracked weight changes).
         """
         key = min(batch.states, key=lambda key: (len(key[0]), -len(key[1])))
         try:
@@ -183,20 +186,20 @@ class ForwardReuse:
         return not difference
 
     def _weights_version(self) -> int:
-        """Count in-place changes, such as an optimizer's, but not changes through ``.data``."""
+        """Count in-place changes, such as an optimizer's, but not those made through ``.data``."""
         return sum(int(p._version) for p in self.own.model.parameters())
 
 
 def _filed(
     input_ids: Tensor, attention_mask: Tensor, completion_length: int, states: Tensor
 ) -> dict[Key, Tensor]:
-    """File the states by prompt and completion without padding, [B, C, H] -> [n, H] each."""
+    """Index the states by unpadded prompt and completion, [B, C, H] -> [n, H] each."""
     filed: dict[Key, Tensor] = {}
     boundary = input_ids.shape[1] - completion_length
     for row, mask, own in zip(input_ids, attention_mask.bool(), states, strict=True):
         prompt = tuple(row[:boundary][mask[:boundary]].tolist())
         completion = tuple(row[boundary:][mask[boundary:]].tolist())
-        # If the mask had a hole, the states after the hole would be matched to the wrong tokens.
+        # If the mask had a hole, the states after it would be matched to the wrong tokens.
         whole = bool(mask[boundary - len(prompt) : boundary + len(completion)].all())
         if prompt and completion and whole:
             filed[prompt, completion] = own[: len(completion)]
@@ -204,7 +207,7 @@ def _filed(
 
 
 def _drops_out(model: nn.Module) -> bool:
-    """Whether dropout makes a pass in the current mode random, which would look like drift.
+    """Whether dropout makes passes in the current mode random, which would look like drift.
 
     Attention modules have no dropout submodule: they store the rate as a number.
     """

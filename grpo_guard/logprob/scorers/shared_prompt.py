@@ -1,4 +1,4 @@
-"""Run a group's prompt once, after checking the result against running every row in full."""
+"""Run a group's prompt only once, after checking the result against running every row in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
 logger = logging.getLogger("grpo_guard")
 
-# Tolerated relative difference of hidden states: (mean over tokens, largest of any token). If an
+# Tolerated relative difference in hidden states: (mean over tokens, maximum over tokens). If an
 # architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
 TOLERANCES = (1e-4, 1e-2)
 LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
@@ -23,9 +23,9 @@ CHECKED_ROWS = 2
 
 
 def computed_low(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether states of this dtype that are computed now carry low precision's rounding.
+    """Whether states of this dtype, computed now, would carry low-precision rounding.
 
-    That includes fp32 states under autocast, which come from products in bf16.
+    This includes fp32 states under autocast, which come from bf16 products.
     """
     exact = dtype in (torch.float32, torch.float64)
     return not exact or torch.is_autocast_enabled(device.type)
@@ -47,11 +47,11 @@ def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str |
 
 
 class SharedPrompts:
-    """Shares one pass over the prompt within a group, as long as the results equal plain rows.
+    """Shares one pass over the prompt within a group, as long as the results match plain rows.
 
-    The first group is run both ways, and so is any group more than twice as long as all groups
-    checked before: a sliding window shows only beyond its length. After an exception or a
-    difference in the numbers, the architecture is scored by plain rows from then on.
+    The first group is run both ways, as is any group more than twice as long as all those checked
+    before: a sliding window only shows beyond its length. After an exception or a numerical
+    difference, the architecture is scored with plain rows from then on.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -1,10 +1,10 @@
-"""Token statistics from only the likeliest tokens per position, as serving engines list them.
+"""Token statistics from only the most likely tokens per position, as listed by serving engines.
 
-An engine lists, per position, the log-probs at temperature 1 of the L likeliest tokens and of the
-actual token. Only the total mass of the tokens below the list is known, and every number here that
-depends on that total is a bound, on the side where honest work keeps its p-value:
+For each position, an engine lists the log-probs at temperature 1 of the L most likely tokens and of
+the actual token. For the tokens below the list, only the total mass is known, so every number here
+that depends on their individual values is a bound, on the side that keeps honest p-values valid:
 
-* Differences of log-probs at T = 1 are differences of raw logits, so everything on the declared
+* Differences of log-probs at T = 1 are differences of raw logits, so everything about the declared
   top-k (k <= L) is exact at every temperature: the support, its edge, the set K of the flattened
   distributions and their normalisers relative to K.
 * The total of exp(logit / T) over the vocabulary is known at T = 1 and bounded at other
@@ -12,10 +12,10 @@ depends on that total is a bound, on the side where honest work keeps its p-valu
   the lowest listed probability. So sum p^a lies between N (r/N)^a and r c^(a-1) for a = 1/T
   (Jensen, and p <= c; the other way round for a < 1).
 
-K may be cut off at the end of the list: a factor of the e-process in `evidence.py` is Q/P on K
-and 1 outside, and its mean under honest sampling is at most 1 for any K that depends on the prefix
+K can be cut off at the end of the list: a factor of the e-process in `evidence.py` is Q/P on K and
+1 outside, and its mean under honest sampling is at most 1 for any K that depends on the prefix
 alone, as long as the part of K in the support is a top set of K. The L listed tokens depend only on
-the prefix; a token that the engine lists only because it was actually sampled is not counted in K.
+the prefix; a token listed only because it was actually sampled is not counted in K.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ from grpo_guard.logprob.stats import FLATTENINGS, Floats, Ints, TokenStats
 # Token id -> (log-prob at T = 1, rank counted from 1).
 Position = Mapping[int, tuple[float, int]]
 
-# The probabilities of a list, from fp32 log-probs, may sum to this much too much or too little.
-# Underestimating the unlisted mass would make honest tokens look less likely than they are.
+# Tolerance for the sum of a list's probabilities, which come from fp32 log-probs. Underestimating
+# the unlisted mass would make honest tokens look less likely than they are.
 SLACK = 1e-5
 
 
-# Used in place of the raw logits, whose level the engine does not report. Margins grow with the
-# logit under profiles with ``ulps``; below 32 it does not widen those of the built-in profiles.
+# Stands in for the raw logits, whose level the engine does not report. Under profiles with
+# ``ulps``, margins grow with the logit; a value below 32 does not widen those of the built-in
+# profiles.
 ASSUMED_LOGIT: Final = 31.0
 
 
 class TopListError(ValueError):
-    """Raised when the engine's answer is not a list of the likeliest tokens with log-probs."""
+    """Raised when the engine's answer is not a list of the most likely tokens with log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopList:
     """The engine's lists for the n positions of a completion."""
 
-    top: Floats  # log-probs at T = 1 of the L likeliest tokens, in descending order, [n, L]
+    top: Floats  # log-probs at T = 1 of the L most likely tokens, in descending order, [n, L]
     own: Floats  # log-prob of the actual token, [n]
-    listed: NDArray[np.bool_]  # whether the actual token is among the L likeliest, [n]
+    listed: NDArray[np.bool_]  # whether the actual token is among the L most likely, [n]
     own_rank: Ints
-    """The engine's rank of the actual token, used if it is unlisted: the number of tokens at least
-    as likely, itself included; [n]."""
+    """The engine's rank for the actual token, used if it is unlisted: the number of tokens at least
+    as likely, including itself; [n]."""
     vocab_size: int
 
     @classmethod
@@ -74,12 +75,12 @@ class TopList:
         Args:
             positions: The listed tokens of each position.
             tokens: The actual token at each position.
-            length: Number L of tokens in each list.
-            vocab_size: Number of tokens in the vocabulary.
+            length: The number L of tokens in each list.
+            vocab_size: Vocabulary size.
 
         Raises:
-            TopListError: a list lacks the position's actual token or does not have length L, or the
-                numbers are not log-probs (a server run with ``--logprobs-mode raw_logits``).
+            TopListError: a list lacks the actual token at its position or is not of length L, or
+                the numbers are not log-probs (a server run with ``--logprobs-mode raw_logits``).
         """
         if len(positions) != len(tokens):
             raise TopListError(f"expected {len(tokens)} positions, got {len(positions)}")
@@ -102,7 +103,7 @@ class TopList:
             np.array(ranks, dtype=np.int64),
             vocab_size,
         )
-        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN passes: it comes from the model
+        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN passes, as it comes from the model
             raise TopListError("expected log-probs, got numbers whose exponentials sum to over 1")
         return table
 
@@ -162,7 +163,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
     above = top > own[:, None]
     n_above = above.sum(-1)
     # Two upper bounds on the mass of all tokens no likelier than the actual one: their sum, which
-    # has no digits left in the far tail, and their number times the largest weight of any of them.
+    # has no digits left in the far tail, and their number times the largest weight among them.
     by_sum = (np.where(above, 0.0, total.weights).sum(-1) + total.rest_most) / total.most
     by_count = (table.vocab_size - n_above) * total.own / total.least
     kth = top[:, spec.top_k - 1, None]
@@ -187,17 +188,17 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
 
 
 def _log_flat_mass(members: Floats) -> Floats:
-    """Return log sum p^b over the members of K, [n, L] -> [n, 3]; -inf marks a non-member, even for
+    """Return log sum p^b over the members of K, [n, L] -> [n, 3]; -inf marks non-members, even for
     b = 0."""
     inside = members > -np.inf
     finite = np.where(inside, members, 0.0)
     sums = [np.exp(b * finite).sum(-1, where=inside) for b in FLATTENINGS]
-    # Only NaN can leave K without any member, and then nothing is known.
+    # Only NaN can leave K without members, and then nothing is known.
     return np.stack([np.log(np.where(s > 0, s, np.nan)) for s in sums], axis=-1)
 
 
 def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float) -> Floats:
-    """Return the lowest log-prob at T = 1 that the declared sampler keeps, shape [n]."""
+    """Return the lowest log-prob at T = 1 kept by the declared sampler, shape [n]."""
     top, k = table.top, spec.top_k
     in_top_k = top >= top[:, k - 1, None]
     scaled = (top - top[:, :1]) / spec.temperature
@@ -205,9 +206,8 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
     kept = in_top_k & min_p & (top > -np.inf)
     if spec.top_p < 1:
         eligible = in_top_k & min_p if spec.engine == "vllm" else in_top_k
-        # Tokens tied with the k-th may continue below the list. Then the mass that top-p counts is
-        # larger than listed and the nucleus is wider: assume as many ties as the unlisted mass
-        # allows.
+        # Tokens tied with the k-th may continue below the list. The mass counted by top-p is then
+        # larger than listed and the nucleus wider: assume as many ties as the unlisted mass allows.
         cut = eligible[:, -1] & (table.vocab_size > top.shape[-1])
         weights = np.where(eligible, total.weights, 0.0)
         tied = np.where(cut, _most_tied(table, total), 0.0)
@@ -219,7 +219,7 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
 
 
 def _most_tied(table: TopList, total: _Totals) -> Floats:
-    """Return the largest possible total weight of unlisted tokens that tie with the last listed
+    """Return the maximum possible total weight of unlisted tokens that tie with the last listed
     one, shape [n]."""
     unlisted = table.vocab_size - table.top.shape[-1]
     _, mass = _unlisted_mass(table.top, unlisted)

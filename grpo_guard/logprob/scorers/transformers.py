@@ -1,4 +1,4 @@
-"""Score completions with a transformers model: one forward of its body, then its head by tiles."""
+"""Score completions with a transformers model: one pass of its body, then its head in tiles."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ HEAD_TOLERANCE = 2e-2
 class TransformersScorer:
     """Computes per-token statistics under a causal language model.
 
-    The model is used as it is at the moment of the call: pass the object that is being trained, and
-    every round is verified with that round's weights. During the call the model is in eval mode,
-    since dropout would look like drift.
+    The model is used as it is at the time of the call: pass the object being trained, and every
+    round is verified with that round's weights. During the call the model is in eval mode, because
+    dropout would look like drift.
 
     Args:
         model: A transformers causal language model.
-        memory_budget: Bytes on top of the weights, at least 1 MiB, within which batches and tiles
-            are planned; a sequence estimated to need more by itself is not scored. None for a
-            quarter of the memory that is free at the call, but at most 4 GiB.
-        shared_prompts: Run a prompt once for all its completions if that saves work.
-        threads: Maximum number of CPU threads for scoring, at least 1, or None for torch's number.
+        memory_budget: Memory for batches and tiles on top of the weights, in bytes, at least 1 MiB;
+            a sequence estimated to exceed it by itself is not scored. None for a quarter of the
+            memory free at the time of the call, up to 4 GiB.
+        shared_prompts: Run each prompt once for all its completions if that saves work.
+        threads: Maximum number of CPU threads for scoring, at least 1, or None for torch's own
+            setting.
 
     Raises:
         HeadError: the model has no output head.
@@ -78,7 +79,7 @@ class TransformersScorer:
             raise ValueError(
                 f"memory_budget: expected bytes >= 1048576 or None, got {memory_budget!r}"
             )
-        # A PEFT model injects its adapters into the base model, which scores like any other model.
+        # PEFT injects its adapters into the base model, which scores like any other model.
         _refuse_prompt_learning(model)
         self._given = model
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -95,14 +96,15 @@ class TransformersScorer:
 
     @property
     def window(self) -> int | None:
-        """Maximum length of a sequence in tokens, from the model's config."""
+        """Maximum sequence length in tokens, from the model's config."""
         config = self.model.config.get_text_config()
         length = getattr(config, "max_position_embeddings", None)
         return int(length) if length else None
 
     @property
     def unscaled_length(self) -> int | None:
-        """Maximum length at which a sequence's numbers cannot depend on its batch; None if any."""
+        """Maximum length at which a sequence's numbers cannot depend on its batch; None if
+        unlimited."""
         return unscaled_length(self.model.config.get_text_config())
 
     def identity(self) -> dict[str, str]:
@@ -129,9 +131,9 @@ class TransformersScorer:
         With ``replay`` every sequence needs a seed, and the statistics have replay margins.
 
         Raises:
-            OutOfMemoryError: a sequence does not fit into memory even by itself.
-            HeadError: the model's logits are not those of its output head, or some of the logits
-                are NaN (a ValueError; found by the first call).
+            OutOfMemoryError: a sequence does not fit into memory even on its own.
+            HeadError: the model's logits are not those of its output head, or some of them are NaN
+                (a ValueError; detected on the first call).
             ValueError: prompt learning has become the PEFT model's active adapter.
         """
         results: dict[int, TokenStats] = {}
@@ -163,7 +165,7 @@ class TransformersScorer:
     def _run(
         self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
     ) -> dict[int, TokenStats]:
-        """Run a job; as long as memory runs out, split it into halves with smaller sizes."""
+        """Run a job; whenever memory runs out, split it into halves with smaller sizes."""
         chosen = [sequences[i] for i in job.indices]
         try:
             stats = self._score(chosen, job.shared, asked, plan)
@@ -172,7 +174,7 @@ class TransformersScorer:
             if not ran_out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {str(error)[:200]}"
-        release_cached_memory()  # outside the except block, whose traceback holds the tensors
+        release_cached_memory()  # outside the except block, whose traceback keeps the tensors alive
         smaller = plan.halved()
         if len(job.indices) == 1 and smaller.head_rows < FEWEST_HEAD_ROWS:
             raise OutOfMemoryError(
@@ -225,20 +227,21 @@ class TransformersScorer:
             self._check_head()
 
     def _check_head(self) -> None:
-        """Require that the tiled head gives the model's own logits; unknown transforms fail."""
+        """Require the tiled head to reproduce the model's own logits; unknown transforms fail."""
         head = head_of(self.model)
         ids = torch.arange(min(4, head.vocab_size), device=self.device)[None]
-        # Trainers wrap this object's `forward` in mixed precision; use that of the class, to
-        # compare like with like.
+        # Trainers wrap this object's `forward` in mixed precision; use the class's own, to compare
+        # like with like.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
         rows = torch.arange(len(states), device=self.device)
         own = whole_rows(scores_of(states, head, 1.0, None), rows)
         if bool(own.isnan().all() and expected.isnan().all()):
-            return  # broken weights: all logits are NaN, and the head is checked by a later call
-        # Equal infinities (tokens masked by their bias) are no difference, but NaN always is one.
-        # If NaN passed, a single masked token would hide any transform of all the others.
+            return  # broken weights: all logits are NaN, and a later call checks the head
+        # Equal infinities (tokens masked by their bias) do not count as a difference, but NaN
+        # always does. If NaN passed, a single masked token would hide any transform of all the
+        # others.
         error = (own - expected).abs().masked_fill(own == expected, 0.0).max().item()
         scale = expected.masked_fill(~expected.isfinite(), 0.0).abs().max().item()
         if not error <= HEAD_TOLERANCE * max(1.0, scale):
@@ -252,7 +255,7 @@ class TransformersScorer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters of one call of `TransformersScorer.score`."""
+    """The parameters of one call to `TransformersScorer.score`."""
 
     spec: SamplingSpec
     mass_margin: float
@@ -276,7 +279,7 @@ def split(stats: HeadStats, lengths: Sequence[int]) -> list[TokenStats]:
 
 
 def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
-    """Refuse a sequence that is estimated to exceed, by itself, the budget that the user set."""
+    """Refuse a sequence that alone is estimated to exceed the budget set by the user."""
     room = min(plan.forward_tokens, plan.cache_tokens)
     longest = max((len(s.prompt_ids) + len(s.completion_ids) for s in sequences), default=0)
     if plan.strict and longest > room:
@@ -292,7 +295,7 @@ def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
 
 def _refuse_prompt_learning(model: Any) -> None:
     """Refuse prompt learning. Its virtual tokens are added by the PEFT model's own forward, which
-    scoring never calls: the numbers would be the base model's, and honest completions would look
+    scoring never calls: the numbers would be the base model's, making honest completions look
     forged."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):

@@ -18,12 +18,12 @@ __all__ = ["EngineUnavailableError", "VLLMScorer"]
 
 
 class VLLMScorer:
-    """Computes per-token statistics under the policy that a vLLM engine serves.
+    """Computes per-token statistics under the policy served by a vLLM engine.
 
     The engine must hold exactly the weights that the completions are declared to come from, so load
-    each round's weights before scoring. Whatever the temperature, vLLM lists, per position, the
-    log-probs at T = 1 of the ``n_logprobs`` likeliest tokens and of the actual token (vllm 0.32 and
-    0.33). From these, the following fields are computed, with p at the declared temperature
+    each round's weights before scoring. Whatever the temperature, vLLM lists for each position the
+    log-probs at T = 1 of the ``n_logprobs`` most likely tokens and of the actual token (vllm 0.32
+    and 0.33). From these, the following fields are computed, with p at the declared temperature
     (`top_stats.py` explains the arithmetic):
 
     ===================  =========================================================================
@@ -47,22 +47,22 @@ class VLLMScorer:
                          least as likely: tokens that tie count as likelier
     ties                 number of tied tokens in the list
     entropy              log V, an upper bound
-    logit                31, since vLLM does not report the level of the logits
+    logit                31, because vLLM does not report logit levels
     replay_margin        None
     ===================  =========================================================================
 
-    The scorer suffices for `LogProbBoundVerifier` within the limits of `check`, and for tests on
-    tail masses, which are then conservative (above T = 1 they detect hardly anything, because the
-    unlisted mass may have any weight). The scorer does not support seed replay.
+    The scorer is sufficient for `LogProbBoundVerifier` within the limits of `check`, and for tests
+    on tail masses, which are then conservative (above T = 1 they detect hardly anything, because
+    the unlisted mass can have any weight). The scorer does not support seed replay.
 
     Args:
-        backend: Provides the lists of the likeliest tokens.
+        backend: Provides the lists of most likely tokens.
         model: Name of the policy, for `identity`.
         vocab_size: Number of rows of the model's embedding.
-        window: Maximum length in tokens of a sequence that the policy takes, or None if unknown.
-            The nodes may use all of it, and a longer completion is its author's fault. The engine
-            needs max_model_len >= window + 1, since it always generates a token; a sequence that is
-            too long only for the engine raises ValueError.
+        window: Maximum sequence length of the policy in tokens, or None if unknown. The nodes may
+            use all of it, and a longer completion is its author's fault. The engine needs
+            max_model_len >= window + 1, because it always generates a token; a sequence that is too
+            long only for the engine raises ValueError.
         dtype: The declared dtype of the engine's computation; the engine is not asked.
 
     Raises:
@@ -108,12 +108,12 @@ class VLLMScorer:
         Args:
             base_url, model, options: Arguments of `ServerBackend`.
             config: Local model folder whose config.json supplies ``vocab_size`` and ``window`` if
-                they are not given. Nothing is downloaded.
+                not given. Nothing is downloaded.
             vocab_size: Number of rows of the model's embedding.
             window, dtype: As for the constructor.
 
         Raises:
-            ValueError: an argument is out of range, or the vocabulary's size is unknown.
+            ValueError: an argument is out of range, or the vocabulary size is unknown.
             ImportError: the ``openai`` package is missing.
         """
         known = _read_config(config)
@@ -125,16 +125,16 @@ class VLLMScorer:
         return cls(backend, model, vocab_size=size, window=length, dtype=dtype)
 
     def identity(self) -> dict[str, str]:
-        """Return engine, model name and the declared dtype."""
+        """Return the engine, model name and declared dtype."""
         return {"engine": "vllm", "architecture": self.model, "dtype": self._dtype}
 
     def check(self, spec: SamplingSpec) -> None:
-        """Refuse a sampler that a list of the likeliest tokens cannot decide.
+        """Refuse a sampler that cannot be checked using a list of the most likely tokens.
 
         Raises:
             ValueError: top-k is off or larger than the list, or the sampler has a repetition
-                penalty (which needs the logits of all seen tokens) or sglang's top-p (which counts
-                the whole distribution).
+                penalty (which needs the logits of all seen tokens) or sglang's top-p (which applies
+                to the whole distribution).
         """
         n = self.backend.n_logprobs
         if not 1 <= spec.top_k <= n:
@@ -164,7 +164,7 @@ class VLLMScorer:
         """
         self.check(spec)
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
-        # Checked before sending: one sequence that is too long must not cost the others a pass.
+        # Checked before sending, so that one overlong sequence does not cost the others a pass.
         for i, row in enumerate(rows):
             if self.window is not None and len(row) > self.window:
                 raise ValueError(

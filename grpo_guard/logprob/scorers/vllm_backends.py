@@ -18,13 +18,13 @@ MINUS_INFINITY = -9999.0
 
 
 class EngineUnavailableError(RuntimeError):
-    """Raised when the engine gave no usable answer, through no fault of any completion's author.
+    """Raised when the engine gives no usable answer, through no fault of any completion's author.
 
     Args:
-        cause: Cause of the abstention: TIMEOUT, RATE_LIMITED or PROVIDER.
-        engine_wide: Whether every sequence would fail in the same way. If a single sequence may be
-            the reason, the batch is halved to find it, since otherwise one crafted completion could
-            make the verifier abstain on all of them.
+        cause: Reason for the abstention: TIMEOUT, RATE_LIMITED or PROVIDER.
+        engine_wide: Whether every sequence would fail in the same way. If a single sequence might
+            be to blame, the batch is halved to find it, because otherwise one crafted completion
+            could make the verifier abstain on all of them.
     """
 
     def __init__(self, cause: Cause, message: str, *, engine_wide: bool = False) -> None:
@@ -35,26 +35,26 @@ class EngineUnavailableError(RuntimeError):
 
 Lists = list[Position]
 _PACE = ("retry-after", "retry-after-ms", "x-should-retry")
-"""Headers with which a server could make the client sleep, holding one of its slots meanwhile."""
+"""Headers a server could use to make the client sleep while holding one of its slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried for completions of token-id prompts.
 
-    Sends one request per sequence and may be called from several threads. The client retries
+    Sends one request per sequence and can be called from several threads. The client retries
     connection errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
 
     Args:
         base_url: URL of the API with its version, such as ``http://127.0.0.1:8000/v1``.
-        model: Name under which the server offers the model.
+        model: Name the server offers the model under.
         n_logprobs: Number of tokens listed per position: at most the server's ``--max-logprobs``
-            (20 unless raised) and at least the declared top-k. More tokens make the bounds tighter
-            and the answers larger.
+            (20 unless raised) and at least the declared top-k. More tokens give tighter bounds but
+            larger answers.
         api_key: The server's key; OPENAI_API_KEY from the environment is never sent.
-        timeout: Seconds for one whole call of `lists`, retries included.
-        concurrency: Maximum number of requests in flight at the same time.
-        attempts: Maximum number of attempts per sequence if errors are transient.
+        timeout: Time limit for one whole call to `lists`, retries included, in seconds.
+        concurrency: Maximum number of concurrent requests.
+        attempts: Maximum number of attempts per sequence when errors are transient.
 
     Raises:
         ValueError: an argument is out of range.
@@ -77,14 +77,13 @@ class ServerBackend:
                 raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)!r}")
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise ValueError(f"timeout: expected seconds > 0, got {self.timeout!r}")
-        if find_spec("openai") is None:  # fail now, not in the middle of training
+        if find_spec("openai") is None:  # fail now rather than in the middle of training
             raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
         """Return one list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
 
-        A list holds the ``n_logprobs`` likeliest tokens, and the actual token if it is not among
-        them.
+        A list holds the ``n_logprobs`` most likely tokens, plus the actual token if not among them.
 
         Raises:
             ValueError: the server refuses a sequence, such as one longer than its window.
@@ -127,10 +126,10 @@ class ServerBackend:
                     for ids, start in zip(sequences, starts, strict=True)
                 ]
         except TimeoutError:
-            # A server that refused until the end was not slow.
+            # A server that kept refusing to the end was not slow.
             cause = _cause_of(refused[-1]) if refused else Cause.TIMEOUT
             reason = f"; last: HTTP {refused[-1]}" if refused else ""
-            # A server that answered some sequences is up, so it may be the others that it hangs on.
+            # A server that answered some sequences is up, so the others may be what makes it hang.
             answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
                 cause,
@@ -191,7 +190,7 @@ def _parse(answer: Any, ids: Sequence[int], start: int) -> Lists:
         (choice,) = answer.choices
         raw = choice.prompt_logprobs
         echoed = choice.prompt_token_ids
-        # A server that truncated or changed the prompt would be scoring something else.
+        # If the server truncated or changed the prompt, it would be scoring something else.
         if len(raw) != len(ids) or (echoed is not None and list(echoed) != list(ids)):
             raise ValueError(f"{len(raw)} positions for {len(ids)} tokens, or other tokens")
         return [
