@@ -39,7 +39,7 @@ REMEDIES = {
 
 
 def _shortened(text: str, most: int) -> str:
-    """Quote a text, cut between words if it is too long."""
+    """Quote text, cut between words if it is too long."""
     quoted = shown(text, 4 * _MOST_KEPT)
     if len(quoted) <= most:
         return quoted

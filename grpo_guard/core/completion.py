@@ -175,7 +175,7 @@ class Completion(_Marked):
     @property
     def trusted_reference(self) -> str | None:
         """The reference answer, or None if an untrusted sender may have supplied it. A false
-        reference would make a judge reject correct answers, and the judge reads whatever it says.
+        reference would make a judge reject correct answers, and a judge reads any text put there.
         """
         return self.reference if self.prompt_trusted else None
 

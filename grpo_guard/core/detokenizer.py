@@ -229,7 +229,7 @@ class Detokenizer:
 def _made(
     tokenizer: Any, size: int, options: tuple[tuple[str, frozenset[int]], ...]
 ) -> Detokenizer:
-    """Make a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
+    """Create a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
 
     ``size`` is only part of the cache's key: it changes when tokens are added to the tokenizer.
     """

@@ -129,7 +129,8 @@ def _check_size(text: bytes, most: int) -> None:
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object from its pairs, and refuse it if a name occurs twice: parsers differ in which
-    value they keep, so another program may have checked a value other than the one verified here.
+    value they keep, so another program might have checked a different value from the one verified
+    here.
     """
     data = dict(pairs)
     if len(data) < len(pairs):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-# Read from `type`, because a metaclass may define its own `__name__`.
+# Read from `type`, because a metaclass can define its own `__name__`.
 _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 # Characters that a terminal executes or that change the order of display: control characters except

@@ -1,4 +1,4 @@
-"""Run verifiers that may raise, miscount or hang, so that each completion gets a verdict.
+"""Run verifiers that might raise, miscount or hang, so that each completion gets a verdict.
 
 Every verifier call in the library goes through `supervised`. A failure inside it becomes an ABSTAIN
 that states the cause, and the training step continues.
@@ -179,7 +179,7 @@ def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> obj
 
 
 def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
-    """Give verdicts without a time of their own an equal share of the elapsed time."""
+    """Give verdicts that have no recorded time an equal share of the elapsed time."""
     share = (time.monotonic() - started) / max(1, len(found))
     # Most verdicts are the same object, and remain a single object.
     taken = {id(v): v for v in found}
@@ -205,7 +205,7 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
 
 
 class _Failures:
-    """Counts the failures in one portion of a batch, and makes the verdicts for them."""
+    """Counts the failures in one portion of a batch, and builds their verdicts."""
 
     def __init__(self, verifier: Runnable) -> None:
         self.done = 0
@@ -228,12 +228,12 @@ class _Failures:
         """Whether to try the halves of a part of ``size`` completions after ``error``."""
         self._last = cause_of(error)
         if isinstance(error, _AnswerError):
-            # A programming error. Single completions may still pass, so log the error here.
+            # A programming error. Single completions might still pass, so log the error here.
             self._log(error, str(error))
         return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
-        """Make the abstention for each of ``size`` completions that are not split further."""
+        """Build the abstention given to each of ``size`` completions that are not split further."""
         self._failed += size
         name = self._verifier.name
         if isinstance(error, _HungError):

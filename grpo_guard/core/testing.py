@@ -146,7 +146,7 @@ class VerifierContract:
                       f"got {verdict.outcome} ({verdict.reason:.200})")  # fmt: skip
 
     def test_an_empty_batch_has_no_verdicts(self) -> None:
-        """An empty batch gets an empty list: a trainer's last batch may be empty."""
+        """An empty batch gets an empty list: a trainer's last batch can be empty."""
         self._verdicts(self.make(), [], "empty batch")
 
     def test_nothing_is_changed(self) -> None:

@@ -255,11 +255,11 @@ class Verdict:
 
 
 _FIELDS: Final = frozenset({"p_value", "findings", "usage", "seconds", "members"})
-"""Further fields of a verdict that `accept`, `reject` and `abstain` take."""
+"""Additional verdict fields that `accept`, `reject` and `abstain` take."""
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """Make an ACCEPT with cause JUDGED. Calls without further fields share one object per name."""
+    """Build an ACCEPT with cause JUDGED. Calls without extra fields share one object per name."""
     if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **_known("accept", fields))
@@ -271,13 +271,13 @@ def _accepted(verifier: str) -> Verdict:
 
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
-    """Make a REJECT verdict; ``message`` becomes a finding named after the cause."""
+    """Build a REJECT verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("reject", fields))
     return Verdict(Outcome.REJECT, cause, verifier, **fields)
 
 
 def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
-    """Make an ABSTAIN verdict; ``message`` becomes a finding named after the cause."""
+    """Build an ABSTAIN verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("abstain", fields))
     return Verdict(Outcome.ABSTAIN, cause, verifier, **fields)
 

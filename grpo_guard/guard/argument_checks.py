@@ -47,7 +47,7 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
 
 def log_of(log: Any) -> VerdictLog | None:
-    """Return the verdict log for a ``log`` argument, which may also be a path or None.
+    """Return the verdict log for a ``log`` argument, which can also be a path or None.
 
     Raises:
         TypeError: the argument is neither a log nor a path nor None.

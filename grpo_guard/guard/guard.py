@@ -218,7 +218,7 @@ class Guard:
         Verdicts stay the same, and `review` records them. See `Workers.read_early`.
 
         Args:
-            batch, given, decoded: As for `review`, as far as known.
+            batch, given, decoded: As for `review`, as far as they are known.
         """
         known = certain(
             batch, given, references=self.references, environment=self.environment,

@@ -75,6 +75,6 @@ def settle_groups(
     *,
     out: Sequence[bool] | None = None,
 ) -> SettledGroups:
-    """Settle rewards for a trainer's adapter; see `Guard.settle`, which may raise, and
+    """Settle rewards for a trainer's adapter; see `Guard.settle`, which can raise, and
     `SettledGroups.of`."""
     return SettledGroups.of(guard.settle(rewards, review), review.groups, out)

@@ -157,7 +157,7 @@ def settle(
     unruled = not any(rulings) and length_factors is None  # nearly every batch
     if policy.watches or unruled:  # all keep their rewards
         if Ruling.ABSTAINED in rulings:
-            _reason(Ruling.ABSTAINED, policy)  # which may raise
+            _reason(Ruling.ABSTAINED, policy)  # which can raise
         reasons: list[Reason] = ["watched" if ruling else "earned" for ruling in rulings]
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, reasons, lowest)

@@ -6,7 +6,7 @@ known in advance is not offered. There are two ways to choose:
 
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment (a
   digest of everything that the node sent in this batch, in order), the completion's index within
-  it, and the number of the call. If text that passed unchecked is sent again, it is drawn afresh.
+  it, and the number of the call. If text that passed unchecked is sent again, a fresh draw decides.
   The verifier must be trusted: it could spare a friend without anybody noticing.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
   *then* a value appears that no node chose or knew, and anybody can recompute the choice. Use a
@@ -18,8 +18,8 @@ own (`NOT_CHECKED`); they do not count as evidence for a ledger. Everything that
 batch is checked in three cases:
 
 * A drawn completion is rejected.
-* A drawn completion made a verifier abstain, and a text can do that (`author_can_abstain`).
-  Otherwise poison that does so would earn its reward whenever it was not drawn.
+* A drawn completion made a verifier abstain, which a text can do (`author_can_abstain`). Otherwise
+  poison that does so would earn its reward whenever it was not drawn.
 * No drawn completion got a decision. Otherwise unchecked completions would be silently rewarded in
   an outage.
 

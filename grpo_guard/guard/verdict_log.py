@@ -22,7 +22,7 @@ logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
 """Maximum size of a log, in bytes; writing stops there."""
 SHOWN: Final = 240
-"""Maximum number of characters of a text, a prompt or a message in one line."""
+"""Maximum length of a text, prompt or message within a line, in characters."""
 AROUND: Final = 80
 """Number of characters of context shown in an excerpt before the finding."""
 MOST_FINDINGS: Final = 8
