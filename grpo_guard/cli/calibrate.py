@@ -112,9 +112,9 @@ def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
 
 
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
-    """Build the log-prob verifiers of a guard, with a single copy of the weights.
+    """Build a guard's log-prob verifiers, with a single copy of the weights.
 
-    Their ``profile`` is left out, because it may be the very file that is to be written.
+    Their ``profile`` is left out, because it could be the very file about to be written.
 
     Raises:
         ConfigError: the guard has no such verifiers, one of them is malformed, or they differ in
@@ -140,7 +140,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
 
 
 def table(result: ProfileFile) -> Table:
-    """Tabulate the figures of a measured profile that a person wants to see first."""
+    """Tabulate the figures of a measured profile that people want to see first."""
     from rich.table import Table
 
     shown = Table(title=f"{result.name}: {result.tokens:,} tokens")
@@ -177,7 +177,7 @@ def table(result: ProfileFile) -> Table:
 
 
 def warnings(result: ProfileFile) -> Iterator[str]:
-    """Yield warnings of signs that the data or the declared sampler are wrong."""
+    """Yield warnings about signs that the data or the declared sampler are wrong."""
     too_many = [count for count in result.tail_counts if count.exceeds]
     if too_many:
         worst = max(too_many, key=lambda count: count.seen)
@@ -197,8 +197,7 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 
 
 def _line_of(source: Path, index: int, mapped: list[str] | None) -> int:
-    """Return the number of a completion's line, from 1, or the number of its row if the file does
-    not consist of lines."""
+    """Return a completion's line number, from 1, or its row number if the file has no lines."""
     from grpo_guard.cli.formats import is_plain
     from grpo_guard.cli.rows import is_piped
     from grpo_guard.core.jsonl import read_objects

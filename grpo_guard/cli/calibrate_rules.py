@@ -48,7 +48,7 @@ def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str]
 
 
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
-    """Score honest completions with each verifier of a guard that reads no log-probs.
+    """Score honest completions with each of a guard's verifiers that do not read log-probs.
 
     Raises:
         ConfigError: the guard has no such verifier, two of them share a name, or one of them
@@ -79,7 +79,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 
 
 def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
-    """Build the verifiers that read no log-probs, without calibrations or remembered state."""
+    """Build the verifiers that do not read log-probs, without calibrations or remembered state."""
     from grpo_guard.config import build_verifier
     from grpo_guard.core.ensemble import inner_verifiers
     from grpo_guard.core.verifier import Composed

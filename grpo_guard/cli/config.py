@@ -1,4 +1,4 @@
-"""``grpo-guard verifiers`` and ``grpo-guard config schema``: what a guard file may contain."""
+"""``grpo-guard verifiers`` and ``grpo-guard config schema``: what a guard file can contain."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _installed(
 
 
 def _combinations(verifier: dict[str, Any]) -> list[dict[str, Any]]:
-    """Build the schemas of nodes that combine verifiers, and of a user's own class."""
+    """Build the schemas for nodes that combine verifiers, and for a user's own class."""
     several = {"type": "array", "items": verifier, "minItems": 1}
     held = dict.fromkeys(("all", "any", "vote", "cascade"), several)
     held |= dict.fromkeys(("not", "ray"), verifier)

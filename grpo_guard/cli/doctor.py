@@ -32,7 +32,7 @@ def doctor() -> None:
 
 
 def _installed() -> list[str]:
-    """Return a line about grpo-guard and a line about each extra's packages."""
+    """Return one line about grpo-guard and one about each extra's packages."""
     found = [f"grpo-guard {_version('grpo-guard')}, Python {platform.python_version()}"]
     extras: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("grpo-guard") or []:
@@ -87,7 +87,7 @@ def _device() -> list[str]:
 
 
 def _kernels() -> list[str]:
-    """Compare the log-probs and ranks of a small head with a computation in float64."""
+    """Compare a small head's log-probs and ranks with a float64 computation."""
     if _version("torch") is None:
         return []
     import torch

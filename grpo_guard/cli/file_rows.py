@@ -58,8 +58,8 @@ def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def kind_of(source: Path) -> str:
-    """Return the suffix that fits a file's content, whatever the file is called: a Parquet file may
-    have any name, and JSON lines may be compressed or in a ``.json`` file.
+    """Return the suffix that fits a file's contents, whatever the file is called: a Parquet file
+    can have any name, and JSON lines can be compressed or in a ``.json`` file.
 
     Raises:
         InputError: the file's format is known but not supported, or the file cannot be read.
@@ -167,7 +167,7 @@ def _of_lines(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _of_eval(source: Path) -> Iterator[tuple[str, Row]]:
-    """Read a log of inspect_ai, which is an archive with a file for each sample."""
+    """Read an inspect_ai log, which is an archive with one file per sample."""
     with zipfile.ZipFile(source) as archive:
         names = [n for n in archive.namelist() if n.startswith("samples/") and n.endswith(".json")]
         for name in sorted(names, key=lambda name: _numbered(Path(name))):
@@ -233,18 +233,18 @@ def first_row(source: Path) -> Row | None:
 
 
 def is_compressed(source: Path) -> bool:
-    """Whether a file is compressed by gzip, whatever its name."""
+    """Whether a file is gzip-compressed, whatever its name."""
     with source.open("rb") as file:
         return file.read(2) == _GZIP
 
 
 def unpacked(source: Path) -> io.BufferedReader:
-    """Open the unpacked content of a file that is compressed by gzip."""
+    """Open the unpacked contents of a gzip-compressed file."""
     return io.BufferedReader(_Unpacked(source))
 
 
 class _Unpacked(io.RawIOBase):
-    """Reads a compressed file up to the limits `MOST_TIMES` and `ALWAYS_UNPACKED`, since a small
+    """Reads a compressed file up to the limits `MOST_TIMES` and `ALWAYS_UNPACKED`, because a small
     file could unpack to gigabytes.
 
     Raises:
@@ -293,13 +293,13 @@ def opened_lines(source: Path) -> Iterator[IO[bytes]]:
 
 
 def behind_mark(file: IO[bytes]) -> None:
-    """Skip the byte order mark at the beginning of a file if there is one."""
+    """Skip the byte order mark at the start of a file, if there is one."""
     if file.read(len(BOM_UTF8)) != BOM_UTF8:
         file.seek(0)
 
 
 def is_rollout(row: Row) -> bool:
-    """Whether a row comes from a dump of verl or prime-rl. A row in the fields of `Completion`
-    never looks like such a row."""
+    """Whether a row comes from a verl or prime-rl dump. A row with the fields of `Completion` never
+    looks like one."""
     verl = "input" in row and "output" in row and "text" not in row
     return verl or isinstance(row.get("completion"), list)

@@ -1,8 +1,8 @@
 """Convert the files that trainers and other tools write to JSON lines, one completion per line.
 
-The module reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps
-of verl and prime-rl, and logs of inspect_ai. Columns are renamed to the fields of `Completion`;
-columns that match no field are left out and listed.
+The module reads Parquet, Hugging Face dataset folders, TRL's logged completions, verl and prime-rl
+rollout dumps, and inspect_ai logs. Columns are renamed to the fields of `Completion`; columns that
+match no field are left out and listed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from grpo_guard.core.registry import with_remedy
 
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
 _MOST_LISTED: Final = 12
-"""Maximum number of columns or unknown fields that a message lists."""
+"""Maximum number of columns or unknown fields listed in a message."""
 _MOST_LEFT_OUT: Final = 1_000
-"""Maximum number of unread columns that are remembered; a hostile file may have new columns in each
+"""Maximum number of unread columns to remember; a hostile file can have new columns in every
 row."""
 _DELIMITED: Final = {".csv": "", ".tsv": ", sep='\\t'"}
-# Field -> names that other tools use for it, the most certain first.
+# Field -> names used for it by other tools, most certain first.
 _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
     "text": ("completion", "response", "output", "generated_text", "completions"),
     "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
@@ -41,7 +41,7 @@ _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def mapping_of(pairs: list[str]) -> dict[str, str]:
-    """Parse options ``--map FIELD=NAME`` into a mapping from field to column.
+    """Parse ``--map FIELD=NAME`` options into a mapping from field to column.
 
     Raises:
         InputError: an option is malformed, or its FIELD does not exist.
@@ -73,10 +73,10 @@ def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
 
 
 def require_known_format(source: Path) -> None:
-    """Refuse CSV and TSV files, which have no types, and where one text may span many lines.
+    """Refuse CSV and TSV files, which have no types and in which one text can span many lines.
 
     Raises:
-        InputError: the file is of such a kind; the message has the code that converts it.
+        InputError: the file is a CSV or TSV file; the message gives code to convert it.
     """
     separator = _DELIMITED.get(source.suffix.lower())
     if separator is not None:
@@ -112,7 +112,7 @@ def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> lis
 
 
 def listed(names: Iterable[str]) -> str:
-    """List names of columns in a message: escaped, since a sender may have chosen them, and limited
+    """List column names in a message: escaped, because a sender may have chosen them, and limited
     in number."""
     found = list(names)
     more = len(found) - _MOST_LISTED
@@ -121,8 +121,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def require_fields(row: Row) -> None:
-    """Refuse a JSON line that has fields unknown to `Completion`, and report all of them at once.
-    An unknown field may be a misspelt one, which must not be treated as missing.
+    """Refuse a JSON line that has fields unknown to `Completion`, reporting all of them at once. An
+    unknown field could be a misspelt one, which must not be treated as missing.
 
     Raises:
         InputError: ``FIELDS: expected ..., got ...``, with the ``--map`` options that read them.
@@ -148,7 +148,7 @@ def require_fields(row: Row) -> None:
 
 
 def _options(mapped: Mapping[str, str]) -> str:
-    """Format ``--map`` options as they are typed in a shell."""
+    """Format ``--map`` options as typed in a shell."""
     return " ".join(f"--map {field}={_word(column)}" for field, column in mapped.items())
 
 
@@ -159,11 +159,11 @@ def _word(column: str) -> str:
 def _guesses(
     fields: Iterable[str], columns: Iterable[str], *, surely: bool = False
 ) -> dict[str, str]:
-    """Guess for each field which column holds it, by the most similar name of any field.
+    """Guess which column holds each field, by the most similar name of any field.
 
     Args:
         fields: Fields without a column.
-        columns: Columns that are not read yet.
+        columns: Columns not yet read.
         surely: Whether to accept merely similar names only for prompt and text. If these are
             missing, "ask" is more likely the prompt than a misspelt "task".
     """
@@ -182,7 +182,7 @@ def _guesses(
 
 
 def _fields(place: str, row: Row, mapped: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of a row by field, and the columns that are not read."""
+    """Return a row's values by field, and the columns that are not read."""
     taken = set(mapped.values())
     columns = {field: mapped.get(field) or _column(field, row, taken) for field in _FIELDS}
     read = {field: column for field, column in columns.items() if column in row}
@@ -205,7 +205,7 @@ def _missing(
     unread: list[str],
     mapped: Mapping[str, str],
 ) -> InputError:
-    """Build the error for all columns that a row lacks, with the options that would name them."""
+    """Build the error for all columns missing from a row, with the options that would name them."""
     several = len(missing) > 1
     expected = "columns of these names" if several else "a column of this name"
     meant = _guesses(missing, unread)

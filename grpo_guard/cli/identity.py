@@ -12,7 +12,7 @@ from grpo_guard.cli.inputs import Mapped, bad_input
 from grpo_guard.cli.terminal import echo
 
 BATCH = 1024
-# Maximum number of refusals shown line by line; all refusals are counted.
+# Maximum number of refusals shown individually; all refusals are counted.
 MOST_SHOWN = 20
 
 app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, check signatures.")
@@ -64,7 +64,7 @@ def verify(
 
     counts: Counter[str] = Counter()
     with bad_input(ValueError, ImportError), opened(source, mapped or ()) as lines:
-        # Without a file of keys, we check that signatures are valid, but not who signed.
+        # Without a key file, we check that signatures are valid, but not who signed.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
         gate = Identity(ring, run=run, late=ANY_ROUND)
         rows = Rows(lines.file, str(source))

@@ -1,4 +1,4 @@
-"""Say once for a whole file which verifiers have nothing to do, because the file lacks a field."""
+"""Report once per file which verifiers have nothing to do because the file lacks a field."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def idle_notes(guard: Guard, rows: Rows, source: Path, left_out: list[str]) -> list[str]:
-    """Return a note for each field that verifiers need and no row has. The guard's own warning,
-    which knows only one batch and no columns, is disabled.
+    """Return a note for each field that verifiers need but no row has. The guard's own warning,
+    which sees only one batch and no columns, is disabled.
 
     Args:
         guard: The guard that verifies the file.

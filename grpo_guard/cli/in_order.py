@@ -1,4 +1,4 @@
-"""Write lines in order, although they arrive in any order."""
+"""Write lines in order, even though they arrive in any order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class InOrder:
     """Writes each line once all preceding lines are written.
 
     Completions of one prompt are verified together wherever they are in a file, so some verdicts
-    come early. These wait in a temporary file; memory holds only the place and length of each
+    arrive early. They wait in a temporary file; memory holds only the position and length of each
     waiting line.
 
     Args:
         file: The file to write to; it is flushed whenever lines have been added.
-        first: Number of the first line that is still missing.
+        first: Number of the first line still missing.
     """
 
     def __init__(self, file: TextIO, first: int = 0) -> None:
@@ -26,7 +26,7 @@ class InOrder:
         self._end = 0
 
     def put(self, number: int, line: str) -> None:
-        """Write the line now, or keep it until all preceding lines are written."""
+        """Write the line now, or hold it until all preceding lines are written."""
         if number != self._next:
             encoded = line.encode()
             self._spool.seek(self._end)

@@ -110,7 +110,7 @@ def _asked(question: str, default: bool) -> bool:
 
 
 def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
-    """Return the content of a guard file: a preset with its options and with comments."""
+    """Return the contents of a guard file: a preset with its options, plus comments."""
     preset = "different_weights"
     if same_weights:
         preset = "shared_seed" if seeds else "same_weights"

@@ -34,7 +34,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def require_folder_of(out: Path) -> None:
-    """Check before any work that the output is not a folder, and that the folder it goes to exists.
+    """Check up front that the output is not a folder, and that the folder it goes into exists.
 
     Raises:
         InputError: the output cannot be written; the message gives the remedy.
@@ -56,7 +56,7 @@ def _no_folder(out: Path) -> str:
 
 
 def tell_left_out(source: Path, columns: list[str]) -> None:
-    """Print a single notice of the columns that no field was read from."""
+    """Print a single notice listing the columns that no field was read from."""
     from grpo_guard.cli.formats import listed
 
     if len(columns) == 1:
@@ -85,7 +85,7 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
     """Whether the verifier of a leaf scores tokens under the shared policy.
 
     Raises:
-        ConfigError: no verifier has the name in the leaf's ``type``.
+        ConfigError: no verifier has the name given in the leaf's ``type``.
     """
     from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load

@@ -51,8 +51,8 @@ def calibrate(
         f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "
         f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
     )
-    # Print all digits: a confident judge's values differ in the seventh digit, and a
-    # threshold that was rounded up would reject more honest work than alpha.
+    # Print all digits: a confident judge's values differ in the seventh digit, and a threshold
+    # rounded up would reject more honest work than alpha.
     echo(f"threshold: {threshold!r}")
 
 
@@ -60,10 +60,10 @@ def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
     """Return the largest threshold that rejects new honest work with probability at most ``alpha``.
 
     This is conformal: a new honest value is below the k-th smallest of n values with probability at
-    most k / (n + 1), since each of the n + 1 values is equally likely to have any rank.
+    most k / (n + 1), because each of the n + 1 values is equally likely to have any rank.
 
     Raises:
-        ValueError: there are too few values for so small an ``alpha``.
+        ValueError: there are too few values for such a small ``alpha``.
     """
     k = min(math.floor(alpha * (len(p_yes) + 1)), len(p_yes))
     if k < 1:

@@ -97,7 +97,7 @@ def release(
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
-    """List the evidence of a counting rule on each node: e-values, the largest first."""
+    """List a counting rule's evidence on each node as e-values, largest first."""
     import json
 
     from grpo_guard.nodes.counts import counted_in
@@ -114,10 +114,10 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
-    """Tabulate the nodes, one row per node, the worst first. Names are not read as markup.
+    """Tabulate the nodes, one row per node, worst first. Names are not read as markup.
 
-    Each row is a single line if all rows fit the width of the console. Otherwise rows have several
-    lines. Numbers are never broken, and words only if they are longer than their column, since a
+    Each row is a single line if all rows fit the console's width; otherwise rows span several
+    lines. Numbers are never broken, and words only if they are longer than their column, because a
     node's name can have any length.
     """
     from rich.measure import Measurement
@@ -129,7 +129,7 @@ def table(console: Console, nodes: list[Standing], title: str) -> Table:
 
 
 def _table(nodes: list[Standing], title: str, between: str) -> Table:
-    """Make the table of nodes; ``between`` separates a count from its percentage."""
+    """Build the table of nodes; ``between`` separates a count from its percentage."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -149,7 +149,7 @@ def _table(nodes: list[Standing], title: str, between: str) -> Table:
 
 
 def state(standing: Standing) -> str:
-    """Describe the state of a node, and how many of its slots are empty."""
+    """Describe a node's state, and how many of its slots are empty."""
     if standing.state.value != "clear":
         described = f"{standing.state.value} since round {standing.since}"
     elif standing.released:
@@ -177,12 +177,12 @@ def evidence(standing: Standing) -> tuple[str, str]:
 
 
 def reasons_line(standing: Standing) -> str:
-    """Format the reasons for which a node was rejected, as one line."""
+    """Format the reasons why a node was rejected, on one line."""
     reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
     return f"{standing.node} was rejected for: {reasons}"
 
 
 def hint_line(hint: SybilHint) -> str:
-    """Format a phrase that several nodes share, as one line."""
+    """Format a phrase shared by several nodes, on one line."""
     nodes = ", ".join(hint.nodes[:10]) + (" ..." if len(hint.nodes) > 10 else "")
     return f"shared phrase (up to {hint.count} times a node): {hint.excerpt!r}: {nodes}"

@@ -49,7 +49,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    # OpenMP reads this variable when a command loads torch later. Threads that spin while they wait
+    # OpenMP reads this variable when a command loads torch later. Threads that spin while waiting
     # are many times slower if another process, such as the trainer, is busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if logging.lastResort is not None:  # shows warnings if logging is not set up

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY = 10.0
-"""Number of seconds between two lines of progress."""
+"""Seconds between progress lines."""
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], N
     Args:
         console: A console that writes to standard error.
         total: Number of rows.
-        done: Number of rows that are done already, as after ``--resume``.
+        done: Number of rows already done, as after ``--resume``.
     """
     if not console.is_terminal:
         with _lines(total, done) as step:
@@ -41,7 +41,7 @@ def _lines(total: int, done: int) -> Iterator[Callable[[], None]]:
     ended = threading.Event()
 
     def print_lines() -> None:
-        # By the clock, since a batch may take minutes if a model reads it.
+        # By the clock, because a batch can take minutes if a model reads it.
         while not ended.wait(EVERY):
             echo(f"verified {done:,} of {total:,} rows", err=True)
 

@@ -1,4 +1,4 @@
-"""Read the completions of a file one by one, so that the file may be larger than memory."""
+"""Read a file's completions one by one, so that the file can be larger than memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
 
 _MOST_NAMES: Final = 1_000
-"""Maximum number of files in a folder among which a similar name is looked for."""
+"""Maximum number of files in a folder to search for a similar name."""
 WATCHED: Final = ("node", "task", "completion_ids")
 """Names of fields without which some verifiers have nothing to do."""
 
@@ -56,9 +56,9 @@ class Row:
 
 
 class Rows:
-    """The lines of a file by number, without empty lines.
+    """The lines of a file by number, excluding empty lines.
 
-    Only the offsets and numbers of lines and the keys of groups are kept, 24 bytes per row.
+    Only line offsets, line numbers and group keys are kept, 24 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its first line.
@@ -124,7 +124,7 @@ def require_rows(rows: Sized, source: Path) -> None:
 
 
 def digest_of(completion: Completion) -> str:
-    """Return a digest of prompt, text, node and round, by which a row is recognised later."""
+    """Return a digest of prompt, text, node and round, used to recognise the row later."""
     hashed = blake2b(digest_size=8)
     for part in (completion.prompt_text, completion.text, completion.node, completion.round):
         hashed.update(f"{part}".encode("utf-8", "surrogatepass"))
@@ -133,7 +133,7 @@ def digest_of(completion: Completion) -> str:
 
 
 def group_of(completion: Completion) -> int:
-    """Return a 64-bit key that is equal for completions of the same prompt and round.
+    """Return a 64-bit key shared by completions of the same prompt and round.
 
     An attacker who finds two prompts with the same key gets them verified in one batch, which does
     no harm.
@@ -143,7 +143,7 @@ def group_of(completion: Completion) -> int:
 
 
 class _Joined:
-    """Joins the groups to which the segments of a rollout belong.
+    """Joins the groups that a rollout's segments belong to.
 
     The segments of a rollout have different prompts but are judged as one, so they must be in the
     same batch, together with the answers that each segment is compared with.
@@ -167,7 +167,7 @@ class _Joined:
         return group
 
     def joined(self, groups: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the groups, shape [n], with the same number for all groups that are joined."""
+        """Return the groups, shape [n], with the same number for all groups joined together."""
         if not self._parents:
             return groups
         known = [self._root(int(group)) for group in groups]
@@ -239,7 +239,7 @@ def is_piped(source: Path) -> str:
 
 
 def _copied(source: Path) -> IO[bytes]:
-    """Make a temporary copy of a source that does not allow seeking: standard input, a pipe or a
+    """Make a temporary copy of a source that is not seekable: standard input, a pipe or a
     compressed file."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
@@ -271,8 +271,8 @@ def _nowhere(source: Path) -> str:
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:
-    """Read all completions of a file in any format that `opened` reads, in order, and print a
-    notice of the columns that are left out.
+    """Read all completions from a file in any format that `opened` reads, in order, and print a
+    notice of the columns left out.
 
     Args:
         source: A file or folder, as for `opened`.
@@ -291,7 +291,7 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
 def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
     """Yield batches of row numbers, with all rows of a group in the same batch.
 
-    Verifiers that compare the completions of a group must see the whole group, wherever its rows
+    Verifiers that compare completions within a group must see the whole group, wherever its rows
     are in the file.
 
     Args:

@@ -154,7 +154,7 @@ def _token() -> str | None:
     token = os.environ.get(TOKEN)
     if token is None:
         return None
-    # An unset variable in a deployment's template becomes empty, which must not disable the check.
+    # An unset variable in a deployment template becomes empty, which must not disable the check.
     return token.strip() or _refuse(
         f"{TOKEN}: expected a token, got an empty one; unset it to serve without"
     )

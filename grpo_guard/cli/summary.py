@@ -1,4 +1,4 @@
-"""Sum up the verdicts on a file, by node and by cause."""
+"""Summarise the verdicts on a file, by node and by cause."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 MOST_NODES = 10_000
-"""Maximum number of nodes counted by name. A sender may invent any number of names, so further
+"""Maximum number of nodes counted by name. A sender can invent any number of names, so further
 nodes share a line."""
 SHOWN_NODES = 20
 SHOWN_REASONS = 10
 MOST_REASONS = 1_000
-"""Maximum number of reasons counted separately; an operator's own verifiers may invent any number
+"""Maximum number of reasons counted separately; an operator's own verifiers can invent any number
 of kinds."""
 _MOST_KEPT = 400
-"""Maximum number of characters of an example."""
+"""Maximum length of an example, in characters."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -39,7 +39,7 @@ REMEDIES = {
 
 
 def _shortened(text: str, most: int) -> str:
-    """Quote a text, cut between words if it is too long."""
+    """Quote text, cut between words if it is too long."""
     quoted = shown(text, 4 * _MOST_KEPT)
     if len(quoted) <= most:
         return quoted
@@ -49,11 +49,11 @@ def _shortened(text: str, most: int) -> str:
 
 
 class Summary:
-    """Counts of verdicts, in memory that does not grow with the file.
+    """Counts of verdicts, using memory that does not grow with the file.
 
     Args:
         total: Number of rows in the file.
-        done: Number of rows that were verified before and are not counted here.
+        done: Number of rows verified earlier and not counted here.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -67,14 +67,14 @@ class Summary:
         """(verifier, kind of finding) -> number of rejections."""
         self._shown: dict[tuple[str, str], str] = {}
         self.asked = self.tokens = self.cached = 0
-        """Number of verdicts for which a judge was asked, of the judge's tokens, and of answers
-        from the judge's cache."""
+        """Number of verdicts that involved a judge, of the judge's tokens, and of answers from the
+        judge's cache."""
         self.usd, self._priced = 0.0, True
         self.notes: list[str] = []
         """Warnings about the whole file, repeated at the end of the summary."""
 
     def add(self, row: Row, verdict: Verdict) -> None:
-        """Count the verdict on a row, also in `table` if that is set."""
+        """Count the verdict on a row, including in `table` if that is set."""
         if self.table is not None:
             self.table.add(row.completion, verdict)
         self.outcomes[verdict.outcome] += 1
@@ -104,7 +104,7 @@ class Summary:
         self._shown.setdefault(key, verdict.reason[:_MOST_KEPT])
 
     def commonest(self) -> list[dict[str, Any]]:
-        """Return the `SHOWN_REASONS` commonest reasons for rejections, each with an example."""
+        """Return the `SHOWN_REASONS` most common reasons for rejection, each with an example."""
         return [
             {"verifier": by, "kind": kind, "count": count, "example": self._shown[by, kind]}
             for (by, kind), count in self.reasons.most_common(SHOWN_REASONS)
@@ -160,8 +160,8 @@ class Summary:
         )
 
     def too_many_abstained(self, most: float) -> str | None:
-        """Return a complaint if the guard abstained on more than a share ``most`` of the
-        completions that it did not reject; otherwise None."""
+        """Return a complaint if, among completions not rejected, the share of abstentions exceeds
+        ``most``; otherwise None."""
         abstained = self.outcomes[Outcome.ABSTAIN]
         looked = abstained + self.outcomes[Outcome.ACCEPT]
         if not looked or abstained <= most * looked:

@@ -1,8 +1,8 @@
-"""The only functions with which commands write to a terminal.
+"""The only functions that commands use to write to a terminal.
 
-Messages quote file names, node names and texts from strangers. The terminal would execute an escape
-sequence in any of these, which could rewrite lines that the operator has read. Here such sequences
-are displayed instead, and only our own colours and progress bars are executed.
+Messages quote file names, node names and text from strangers. The terminal would execute an escape
+sequence in any of them, which could rewrite lines the operator has already read. Here, such
+sequences are displayed instead, and only our own colours and progress bars are executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# Depending on its release, typer bundles its own click or uses the one that is installed.
+# Depending on its release, typer bundles its own click or uses the installed one.
 _REFUSAL: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
 _NO_CHOICE = re.compile(r"'([^']{1,200})' is not one of ('.{1,2000}')\.\Z", re.DOTALL)
@@ -35,7 +35,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def terminal(**options: Any) -> Console:
-    """Make a rich console that displays control characters instead of sending them."""
+    """Create a rich console that displays control characters instead of sending them."""
     return _console_class()(**options)  # type: ignore[no-any-return]
 
 
@@ -45,7 +45,7 @@ def _console_class() -> Any:
     from rich.segment import Segment
 
     class Printable(Console):
-        """Displays escape sequences; rich itself removes only bells and the like from a text."""
+        """Displays escape sequences; rich itself removes only bells and the like."""
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -58,11 +58,11 @@ def _console_class() -> Any:
 
 
 class Commands(TyperGroup):
-    """A group of commands that escapes the arguments quoted in its refusals, since a shell may have
+    """A command group that escapes the arguments quoted in its refusals, because a shell may have
     expanded them from file names.
 
     The option for a guard file is ``--config`` if the file configures the command, and ``--guard``
-    if it is one of several things that are measured. Each name is accepted for the other.
+    if it is one of several things being measured. Either name is accepted for the other.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -85,7 +85,7 @@ class Commands(TyperGroup):
 
 
 def _tidy(command: Any) -> None:
-    """Make a command, or each command of a group, accept both options for a guard file and hide the
+    """Make a command, or a group's commands, accept both options for a guard file, and hide the
     types of flags in its help."""
     if getattr(command, "tidied", False):
         return
@@ -111,7 +111,7 @@ def _tidy(command: Any) -> None:
 
 
 def _renamed(args: list[str], other: dict[str, str]) -> list[str]:
-    """Replace the options in ``other`` by the names that the command knows."""
+    """Replace the options in ``other`` with the names that the command knows."""
     end = args.index("--") if "--" in args else len(args)
     known = []
     for argument in args[:end]:
@@ -129,7 +129,7 @@ def _hide_types_of_flags(command: Any, ctx: Any) -> None:
 
 @contextmanager
 def _missing_extras() -> Iterator[None]:
-    """If an optional package is missing, end the command with the command that installs it."""
+    """If an optional package is missing, exit with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -151,7 +151,7 @@ def _printable_refusals() -> Iterator[None]:
 
 
 def _with_nearest(message: str) -> str:
-    """Extend the refusal of a choice by the choice that was probably meant."""
+    """Extend the refusal of a choice with the choice that was probably meant."""
     message = message.replace("Value error, ", "")
     if re.search(r"unexpected extra argument.*\.(ya?ml|jsonl|parquet)\b", message):
         return f"{message}; one file of completions is read, and a guard file follows -c"

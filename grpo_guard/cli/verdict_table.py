@@ -14,7 +14,7 @@ from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.verdict import Outcome, Verdict
 
 MOST_ROWS: Final = 10_000
-"""Maximum number of causes, and of nodes, that are counted by name; all others share a line."""
+"""Maximum number of causes, and of nodes, counted by name; all others share a line."""
 SHOWN_ROWS: Final = 25
 _OTHERS: Final = "(others)"
 _UNKNOWN: Final = "(no name)"
@@ -30,7 +30,7 @@ class _Line:
 
 
 class VerdictTable:
-    """Counts of verdicts by cause and node with examples, in memory that does not grow with the
+    """Counts of verdicts by cause and node, with examples, using memory that does not grow with the
     file."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class VerdictTable:
         self._nodes: dict[str, _Line] = {}
 
     def add(self, completion: Completion | None, verdict: Verdict) -> None:
-        """Count a verdict. ``completion`` is None for a row that held no completion."""
+        """Count a verdict. ``completion`` is None for a row without a completion."""
         from grpo_guard.guard.verdict_log import line_of
 
         if completion is None:
@@ -50,7 +50,7 @@ class VerdictTable:
             self.add_logged(line_of(completion, verdict))
 
     def add_logged(self, line: Mapping[str, Any]) -> None:
-        """Count a line of a `VerdictLog`, or a line that ``grpo-guard verify`` wrote.
+        """Count a line of a `VerdictLog`, or a line written by ``grpo-guard verify``.
 
         Raises:
             ValueError: the line is neither; the message says what was expected.
@@ -134,7 +134,7 @@ def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int,
 
 
 def table_of(path: Path) -> VerdictTable:
-    """Build the table of a file of verdicts.
+    """Build the table for a file of verdicts.
 
     Raises:
         InputError: the file cannot be read, or a line is not a verdict.

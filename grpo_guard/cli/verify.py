@@ -190,8 +190,8 @@ def _required(given: Path | None, name: str) -> Path:
 
 @contextmanager
 def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> Iterator[Guard]:
-    """Build the guard of a guard file, with the processes or Ray actors in which its rules read
-    texts; these end with the context.
+    """Build a guard file's guard, with the processes or Ray actors in which its rules read texts;
+    these end with the context.
 
     Args:
         config: The guard file.
@@ -200,13 +200,13 @@ def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> I
         source: The completions; a large file gets workers by default.
 
     Raises:
-        ConfigError: the guard file is wrong, Ray or room on the cluster is missing, or nothing in
+        ConfigError: the guard file is wrong, Ray is missing or its cluster is full, or nothing in
             the guard can run on Ray.
     """
     from grpo_guard.config import GuardConfig
     from grpo_guard.core.options import ConfigError
 
-    # If a worker dies, Ray reports that on standard output, where verdicts may be written.
+    # If a worker dies, Ray reports it on standard output, where verdicts might be written.
     with redirect_stdout(sys.stderr):
         guard = GuardConfig.from_yaml(config).build()
         if guard.identity is not None:
@@ -270,7 +270,7 @@ def _verify_all(
     counted: Summary,
     source: dict[str, Any] | None,
 ) -> None:
-    """Verify batch by batch, and write each verdict as soon as all preceding ones are written."""
+    """Verify batch by batch, writing each verdict as soon as all preceding ones are written."""
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.progress import progress
     from grpo_guard.cli.rows import whole_groups
@@ -300,8 +300,8 @@ def _verify_all(
 def _with_malformed(
     batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
 ) -> Iterator[tuple[Row, Verdict]]:
-    """Yield each row as it was judged, under the node that really sent it, with the verdict. A line
-    that holds no completion is rejected, since its sender caused the problem."""
+    """Yield each row as judged, under the node that really sent it, with the verdict. A line
+    without a completion is rejected, because its sender caused the problem."""
     from dataclasses import replace
 
     from grpo_guard.core.verdict import Cause, reject
@@ -342,7 +342,7 @@ def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, A
 
 
 def _done(out: Path, rows: Rows, source: Path) -> int:
-    """Return the number of verdicts that a file holds, after cutting off a half-written last line.
+    """Return the number of verdicts in a file, after cutting off a half-written last line.
 
     Raises:
         InputError: the file holds anything else, more verdicts than there are rows, or verdicts on

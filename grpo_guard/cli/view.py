@@ -33,12 +33,12 @@ _FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The rows of a page, and what the page leaves out.
+    """The rows of a page, plus what the page leaves out.
 
     Args:
         rows: One mapping per row, with the row's number in the file as ``index``.
         left_out: Number of rows that did not fit.
-        source: The file that the texts come from; None if the rows have no texts.
+        source: The file the texts come from; None if the rows have no texts.
         note: A remark about the page to print after the command.
     """
 
@@ -90,15 +90,15 @@ def view(
 def shown_rows(
     verdicts: Path, source: Path | None, mapped: list[str] | None, most: int = MOST_ROWS
 ) -> Shown:
-    """Collect the rows of the page, rejected rows first. If there are too many, accepted rows are
-    left out first.
+    """Collect the rows for the page, rejected rows first. If there are too many, accepted rows are
+    dropped first.
 
     Args:
-        verdicts: The file that ``grpo-guard verify`` wrote.
-        source: The file of completions. If None, the file that the first verdict names, if it is
-            still there.
-        mapped: ``FIELD=NAME`` for columns with other names; None for the mapping that was used when
-            the file was verified.
+        verdicts: The file written by ``grpo-guard verify``.
+        source: The file of completions. Defaults to the file named in the first verdict, if it
+            still exists.
+        mapped: ``FIELD=NAME`` for columns with other names; None for the mapping used when the file
+            was verified.
         most: Maximum number of rows on the page.
 
     Raises:
@@ -142,7 +142,7 @@ def shown_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What the first verdict says about the file that was verified: its path and column mapping."""
+    """What the first verdict says about the verified file: its path and column mapping."""
 
     file: str | None = None
     mapped: list[str] = field(default_factory=list)
@@ -159,8 +159,7 @@ def _input_of(line: dict[str, Any]) -> _Input:
 
 
 def _remembered(verdicts: Path, known: _Input) -> tuple[Path | None, str]:
-    """Return the file that was verified if it is still there; otherwise None, and a note that says
-    so."""
+    """Return the verified file if it still exists; otherwise None, with a note saying so."""
     none = "; without --in FILE it has no texts"
     if known.file is None:
         return None, none
@@ -205,13 +204,13 @@ def _span(value: Any) -> list[int] | None:
 def _add_texts(
     rows: list[dict[str, Any]], total: int, verdicts: Path, source: Path, mapped: list[str]
 ) -> str:
-    """Add the prompt, text and round of each row from the file that was verified.
+    """Add the prompt, text and round of each row from the verified file.
 
     Returns:
-        A note if only a part of the file has been verified; otherwise "".
+        A note if only part of the file has been verified; otherwise "".
 
     Raises:
-        InputError: a row is not the row that the verdict is about.
+        InputError: a row is not the one that the verdict is about.
     """
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.core.jsonl import InputError
@@ -246,10 +245,9 @@ def _number(count: int, what: str) -> str:
 
 
 def _other(row: dict[str, Any], found: Row) -> str | None:
-    """Describe how a row of the file differs from the row that a verdict is about; None if it does
-    not differ.
+    """Describe how a row of the file differs from the one a verdict is about; None if it does not.
 
-    The node in a verdict may be a signer's key, so nodes decide only if there is no digest.
+    The node in a verdict can be a signer's key, so nodes are compared only if there is no digest.
     """
     from grpo_guard.cli.rows import digest_of
     from grpo_guard.core.quoting import shown
@@ -271,7 +269,7 @@ def _other(row: dict[str, Any], found: Row) -> str | None:
 
 
 def page(found: Shown, title: str) -> str:
-    """Build the HTML of the page, with its script, style and data inline."""
+    """Build the page's HTML, with its script, style and data inline."""
     folder = files("grpo_guard.cli")
     script = folder.joinpath("view.js").read_text(encoding="utf-8")
     style = folder.joinpath("view.css").read_text(encoding="utf-8")
@@ -292,7 +290,7 @@ def page(found: Shown, title: str) -> str:
 
 
 def _inert(value: Any) -> str:
-    """Encode a value as JSON without any character that has a meaning in HTML."""
+    """Encode a value as JSON without any characters that have a meaning in HTML."""
     text = json.dumps(value, ensure_ascii=True)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,7 +1,7 @@
-"""A guard from a preset, or from a file that names its verifiers and options.
+"""Build a guard from a preset, or from a file that names its verifiers and options.
 
-The names here come from `grpo_guard.config.file`, which is loaded when one of them is used: presets
-do not need the code that reads files.
+The names here come from `grpo_guard.config.file`, which is loaded only when one of them is used,
+because presets need none of the file-reading code.
 """
 
 from __future__ import annotations

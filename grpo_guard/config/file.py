@@ -79,17 +79,17 @@ __all__ = [
 
 
 class GuardConfig(Options):
-    """The content of a guard file: a preset with its options, or a tree of verifiers.
+    """The contents of a guard file: a preset with its options, or a tree of verifiers.
 
     Args:
         alpha: False-positive budget of each verifier per completion, unless the verifier sets its
             own.
         policy: How verdicts change rewards, see `Policy`. The preset, or else `Policy` itself, sets
-            the defaults. A list is a choice in order of preference.
+            the defaults. A list gives alternatives in order of preference.
         preset: Name of a preset in `grpo_guard.config.presets`. The preset's options go next to it
-            at the top level, along with ``beside``, a list of further trees that judge as well.
-        state: Folder for everything that is remembered about nodes, see `NodeStore`.
-        environment: A function ``package.module:function`` that repeats the tools' and users' turns
+            at the top level, along with ``beside``, a list of additional trees that also judge.
+        state: Folder for everything remembered about nodes, see `NodeStore`.
+        environment: A function ``package.module:function`` that reproduces the tool and user turns
             of a multi-turn completion, see `Environment`.
         verifier: Root node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
@@ -99,21 +99,21 @@ class GuardConfig(Options):
             In a leaf, ``only: {task: TASK}`` restricts the verifier as `only` does,
             ``calibration: FILE`` adds the p-values of `Calibrated`, and ``severity: {KIND: count}``
             sets the effect of findings.
-        ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`. With
+        ledger: Evidence per node across rounds, kept in a file, see `EvidenceLedger`. With
             ``exclude: false`` the ledger only records evidence, and completions from convicted
             nodes are not rejected. None for no ledger.
         identity: Proof of who sent each completion: a file of ``keys``, see `KeyRing.from_file`,
-            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. If None, the
-            names are trusted as sent.
+            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. If None, names
+            are trusted as sent.
         references: File of the task's own reference answers, see `References.from_file`. If None,
-            the references are used as sent.
+            references are used as sent.
         tokenizer: Folder or id of the policy's tokenizer. Verifiers then read the decoded token ids
-            instead of the text sent with them, see `Guard`. Not allowed with a preset that loads
-            the policy.
-        log: File to which every verdict except acceptances is appended, see `VerdictLog`; for
+            instead of the text sent with them, see `Guard`. Not allowed with presets that load the
+            policy.
+        log: File to which every verdict other than an acceptance is appended, see `VerdictLog`; for
             ``grpo-guard verify --table``. None for no log.
-        workers: Number of processes in which texts are read, see `Guard`. 0 for none; None for half
-            of the cores if a batch is large.
+        workers: Number of processes that read texts, see `Guard`. 0 for none; None for half of the
+            cores if a batch is large.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -124,7 +124,7 @@ class GuardConfig(Options):
     preset: str | None = None
     state: str | None = None
     environment: str | None = None
-    # Not in `repr`: it may contain a backend's API key.
+    # Not in `repr`: it could contain a backend's API key.
     verifier: dict[str, Any] | None = Field(default=None, repr=False)
     ledger: LedgerConfig | None = None
     identity: IdentityConfig | None = None
@@ -134,7 +134,7 @@ class GuardConfig(Options):
     workers: int | None = Field(default=None, ge=0, le=MOST_WORKERS)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Leave out the options of a preset too."""
+        """Leave out a preset's options too."""
         known = type(self).model_fields
         return ((name, value) for name, value in super().__repr_args__() if name in known)
 
@@ -177,10 +177,10 @@ class GuardConfig(Options):
 
     @classmethod
     def from_text(cls, text: str, name: str) -> GuardConfig:
-        """Read the content of a guard file.
+        """Read the contents of a guard file.
 
         Args:
-            text: The content, as YAML.
+            text: The contents, as YAML.
             name: Name of the file, for messages.
 
         Raises:
@@ -207,13 +207,13 @@ class GuardConfig(Options):
         """Build the guard, and load its models.
 
         Args:
-            live: The policy in training, used instead of the model and sampler that the file names.
+            live: The policy in training, used instead of the model and sampler named in the file.
 
         Raises:
             ConfigError: a name or an option is wrong, or an external resource is missing.
         """
         with self.naming_errors(), without_secrets(self.explicit_values()), claims_held():
-            if live is None:  # before torch is loaded, and before a hub is asked for a folder
+            if live is None:  # before torch is loaded, and before the hub is asked for a folder
                 for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
@@ -232,7 +232,7 @@ class GuardConfig(Options):
             return guard
 
     def whole_policy(self) -> Policy:
-        """Return the policy, with the preset's values for everything that the file does not set.
+        """Return the policy, with the preset's values for everything the file does not set.
 
         Raises:
             ConfigError: a rule or number is out of range, or the preset is unknown.
@@ -252,9 +252,10 @@ class GuardConfig(Options):
         return self.build().failures if self.preset == "failures_only" else None
 
     def leaves(self) -> Iterator[dict[str, Any]]:
-        """Yield the leaves of the tree, for commands that look at verifiers one by one.
+        """Yield the leaves of the tree, for commands that handle verifiers individually.
 
-        A preset's leaves are the verifier that its options configure and the verifiers ``beside``.
+        A preset's leaves are the verifier configured by its options and the verifiers in
+        ``beside``.
 
         Raises:
             ConfigError: the preset is unknown.
@@ -319,7 +320,7 @@ class GuardConfig(Options):
         if self.ledger is not None:
             ledger = ledger_of(self.ledger, store)
             if self.ledger.exclude:
-                # Not in a cascade: the completions rejected first would yield no evidence, so a
+                # Not in a cascade: completions already rejected would yield no evidence, so a
                 # convicted node could never show that it has improved.
                 verifier = AllOf(ExclusionVerifier(ledger), verifier)
         if store is not None:
@@ -327,7 +328,7 @@ class GuardConfig(Options):
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
-        except ValueError as error:  # a policy that this verifier cannot serve
+        except ValueError as error:  # a policy that does not suit this verifier
             raise ConfigError(f"policy: {error}") from None
 
     def _references(self) -> References | None:
@@ -348,8 +349,8 @@ class GuardConfig(Options):
             raise ConfigError(f"environment: {error}") from None
 
     def _tokenizer(self, live: Live | None) -> Any:
-        """Load the tokenizer that the file names, or return that of the policy in training; None if
-        there is neither."""
+        """Load the tokenizer named in the file, or return the tokenizer of the policy in training;
+        None if there is neither."""
         if self.tokenizer is None:
             return live and live.tokenizer
         try:

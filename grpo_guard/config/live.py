@@ -1,4 +1,4 @@
-"""Use the policy in training instead of the model that a guard file names."""
+"""Use the policy in training instead of the model named in a guard file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from grpo_guard.logprob.coin import PublicCoin
 
 _LOADING: Final = ("model", "dtype", "device", "revision")
-"""Options in which a guard file describes a model to load."""
+"""Options of a guard file that describe a model to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The policy in memory on which a guard file runs, and the settings that all nodes agreed on.
+    """The in-memory policy that a guard file runs on, plus the settings agreed on by all nodes.
 
     Args:
-        model: The model object that is being trained.
+        model: The model object being trained.
         tokenizer: The tokenizer of the model.
-        sampling: The sampling that every node declares.
+        sampling: The sampling declared by every node.
         coin: The public coin that nodes sample under; without a coin, seed replay is refused.
         slots: Number of completions per node and prompt; for seed replay.
         nodes: Names of the nodes; for seed replay.
@@ -39,8 +39,8 @@ class Live:
     def fill_defaults(
         self, explicit: Mapping[str, Any], maker: Callable[..., Any]
     ) -> dict[str, Any]:
-        """Return a guard file's options, completed with placeholders for the required options that
-        a file may leave out when a policy is in memory."""
+        """Return a guard file's options, plus placeholders for required options that a file can
+        omit when a policy is in memory."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self.sampling).items()
@@ -53,7 +53,7 @@ class Live:
 
     def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """Return a guard file's arguments with this policy and its sampling instead of the model
-        and sampler that the file names.
+        and sampler named in the file.
 
         Raises:
             ValueError: ``maker`` replays seeds, but there is no coin.

@@ -34,8 +34,8 @@ def check(
     Args:
         text: The text of the completion.
         prompt: The prompt, as text or messages. Rules excuse text that the prompt itself contains.
-        guard: A guard to use instead of these rules. If it remembers nodes, it remembers the
-            completion.
+        guard: A guard to use instead of these rules. If it keeps per-node state, this call counts
+            toward it.
         **fields: Other fields of `Completion`, such as ``reference="42"`` or ``node="bob"``.
 
     Raises:

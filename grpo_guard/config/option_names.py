@@ -1,7 +1,7 @@
 """Option names of the verifiers that need torch, so that a typo is refused before torch loads.
 
 Reading the names from the signatures of the classes would load torch first, which takes seconds. A
-test checks that both agree.
+test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS: Final = {
         *_LOADED, *_WRAPPERS, "memory_budget", "max_new_tokens", "tail", "chat_template_kwargs",
     ),
 }  # fmt: skip
-"""Name of a verifier -> names of the options that a guard file may set."""
+"""Name of a verifier -> names of the options that a guard file can set."""
 PYTHON_ONLY: Final = ("scorer", "store", "tokenizer", "key")
-"""Names of parameters that take objects; a file that sets one is refused later, with a message of
-its own."""
+"""Names of parameters that take objects; a file that sets one is refused later with its own
+message."""

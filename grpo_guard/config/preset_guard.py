@@ -1,4 +1,4 @@
-"""Assemble the `Guard` of a preset from a store, a stack of verifiers and a ledger."""
+"""Assemble a preset's `Guard` from a store, a stack of verifiers and a ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def store_of(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
-    """Return the store in a folder, or the given store; None gives a temporary store that lasts
+    """Return the given store, or the store in a folder; None gives a temporary store that lasts
     until the process ends."""
     return state if isinstance(state, NodeStore) else NodeStore(state)
 
@@ -38,7 +38,7 @@ def of_share(
     """Restrict a log-prob verifier to a share of each node's completions, and add a verifier that
     checks the form of all completions.
 
-    A ``key`` makes the choice of completions repeatable, like the verifier's own draws.
+    A ``key`` makes the choice of completions reproducible, as it does the verifier's own draws.
     """
     if share == 1:
         return [verifier]
@@ -59,7 +59,7 @@ def guard_of(
     tokenizer: Any = None,
     workers: int | None = None,
 ) -> Guard:
-    """Make a guard of the verifiers and a ledger, with an `ExclusionVerifier` that rejects
+    """Build a guard from the verifiers and a ledger, with an `ExclusionVerifier` that rejects
     completions from nodes that the ledger has convicted."""
     ledger = store.ledger()
     stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)

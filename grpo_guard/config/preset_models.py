@@ -1,4 +1,4 @@
-"""The models of presets: build verifiers and readers on a model object, or load the model."""
+"""Build presets' verifiers and readers on a model object, or load the model first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def on_model(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
-    """Build a log-prob verifier on a model object, or load the model from a folder or by its id."""
+    """Build a log-prob verifier on a model object, or load the model from a folder or by id."""
     if isinstance(model, str | os.PathLike):
         if problem := missing(os.fspath(model)):
             raise ValueError(f"model: {problem}")

@@ -1,4 +1,4 @@
-"""The keys that a guard file may have next to ``preset: NAME``."""
+"""The keys allowed next to ``preset: NAME`` in a guard file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def require_options(explicit: Mapping[str, Any], model: type[Options], name: str
     """Refuse keys that do not belong next to a preset.
 
     Raises:
-        ConfigError: a key does not belong there; the message says which key was probably meant or
+        ConfigError: a key does not belong there; the message says which key was probably meant, or
             what to write instead.
     """
     for key, instead in _INSTEAD.items():
@@ -86,7 +86,7 @@ def require_options(explicit: Mapping[str, Any], model: type[Options], name: str
 
 
 def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of a tree that have a type, inside any combinators."""
+    """Yield the nodes of a tree that have a type, including those inside combinators."""
     if isinstance(node, dict) and "type" in node:
         yield node
     elif isinstance(node, dict | list):
@@ -95,7 +95,7 @@ def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _nodes(value: Any) -> Any:
-    """Check the list of a preset's additional verifiers, with the errors of `not_a_node`."""
+    """Check a preset's list of additional verifiers, raising the errors of `not_a_node`."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list such as [{{type: code}}], got {shown(value)}")
     for i, node in enumerate(value):

@@ -1,13 +1,13 @@
-"""Recommended guards, one per kind of swarm, each with the policy that did best in measurements.
+"""Recommended guards, one per kind of swarm, each with the policy that measured best.
 
 .. code-block:: python
 
     guard = presets.different_weights(state="guard-state")
 
 A preset returns an ordinary `Guard`. ``policy=`` replaces the preset's policy. All presets except
-`failures_only` also take ``state=`` for what the guard remembers, ``beside=`` for additional
-verifiers, and ``workers=`` for processes that read texts. In a guard file, write ``preset: NAME``
-with the same options next to it. For figures, see docs/swarm-results.md.
+`failures_only` also take ``state=`` for the guard's memory, ``beside=`` for additional verifiers,
+and ``workers=`` for processes that read texts. In a guard file, write ``preset: NAME`` with the
+same options next to it. For measurements, see docs/swarm-results.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from grpo_guard.nodes.usual_lengths import UsualLengths
 logger = logging.getLogger("grpo_guard")
 
 # Text checks and judges sometimes reject honest work. Completions that "drop" removes are never
-# unlearnt, so their share grows; "no_gain" lets those below their group's mean lose.
+# unlearnt, so they become more common; "no_gain" lets those below their group's mean lose.
 _NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
 POLICIES: Final[Mapping[str, Policy]] = {
     "same_weights": Policy(),
@@ -47,8 +47,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "judged": Policy(on_reject=_NOT_UNLEARNT),
     "failures_only": Policy("drop", "skip"),
 }
-"""The policy of each preset. If there are several rules, the first that the trainer can carry out
-applies; a single rule that the trainer cannot carry out is refused."""
+"""The policy of each preset. Where there are several rules, the first one that the trainer can
+carry out applies; a single rule that it cannot carry out is refused."""
 
 
 @checked
@@ -68,10 +68,10 @@ def same_weights(
     """Guard for nodes that hold the same weights: log-prob bound, recurring phrases and a ledger.
 
     The log-prob bound bets against a node at positions that the preceding text leads up to, such as
-    the result after an equals sign. If the policy itself finds a wrong digit likely, no bet can
-    win. A wrong equation in an answer that may be right is therefore masked from the loss for
-    everyone alike, and nobody is accused (`FalseSumsVerifier`). This guard cannot see other poison
-    that the policy finds likely; `shared_seed` can.
+    the result after an equals sign. If the policy itself considers a wrong digit likely, no bet can
+    win. A wrong equation in a possibly right answer is therefore masked from the loss for everyone
+    alike, and nobody is accused (`FalseSumsVerifier`). Other poison that the policy considers
+    likely is invisible to this guard, but not to `shared_seed`.
 
     Args:
         model: The policy: the model object that is being trained, or the folder or id of a model to
@@ -81,10 +81,10 @@ def same_weights(
         sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
             top_k 50 and top_p 1.0.
         state: Folder for everything remembered about nodes, created if missing, or the `NodeStore`
-            of such a folder. Several processes may share it. None keeps the state until the process
-            ends.
-        policy: Policy that replaces ``POLICIES["same_weights"]``.
-        alpha: Share of honest completions that each verifier may reject.
+            of such a folder. Several processes can share it. None keeps the state only until the
+            process ends.
+        policy: Policy to use instead of ``POLICIES["same_weights"]``.
+        alpha: Maximum share of honest completions that each verifier may reject.
         share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
             Rules read all completions, and `FormVerifier` checks the form of all completions.
         beside: Additional verifiers.
@@ -128,8 +128,8 @@ def shared_seed(
 ) -> Guard:
     """Guard for nodes that sample under a public coin: seed replay and a ledger.
 
-    Given seed replay, any other check could only reject honest work. Call ``begin_round`` of the
-    guard's `SeedReplayVerifier` at the start of each round.
+    On top of seed replay, any other check could only reject honest work. Call ``begin_round`` of
+    the guard's `SeedReplayVerifier` at the start of each round.
 
     Args:
         model: The policy: the model object that is being trained, or the folder or id of a model to
@@ -142,8 +142,8 @@ def shared_seed(
             run uses no beacons.
         state, alpha, share, beside, workers: As for `same_weights`. If ``share`` is below 1 and
             ``beside`` is empty, the replay verifier is ``guard.verifier.members[1].member``.
-        policy: Policy that replaces ``POLICIES["shared_seed"]``.
-        **options: Options of `SeedReplayVerifier`, above all ``slots`` and ``nodes``.
+        policy: Policy to use instead of ``POLICIES["shared_seed"]``.
+        **options: Options of `SeedReplayVerifier`, most importantly ``slots`` and ``nodes``.
 
     Raises:
         ValueError, TypeError: as for `SeedReplayVerifier`; or ``state`` is not a folder.
@@ -174,29 +174,29 @@ def different_weights(
     length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
-    """Guard for nodes with different models: checks of the text and a ledger.
+    """Guard for nodes with different models: text checks and a ledger.
 
     If you give it a model of your own, usually the policy in training, a reader on that model
-    confirms or excuses the findings that rules propose, and finds foreign sentences that no rule
-    covers; see `ReaderVerifier`.
+    confirms or excuses the findings proposed by rules, and finds foreign sentences not covered by
+    any rule; see `ReaderVerifier`.
 
     Args:
         model: The reader's model: the policy in training as an object, or the folder or id of a
-            model to load. If None, and without ``reader``, only rules decide.
+            model to load. If both this and ``reader`` are None, only rules decide.
         tokenizer: The policy's tokenizer, or a `Detokenizer`. It decodes the token ids that a
-            trainer trains on, see `Guard`; if ``model`` is an object, the reader uses it as well.
-            If None, the tokenizer of a loaded ``model`` is used. Without any tokenizer, completions
+            trainer trains on, see `Guard`; if ``model`` is an object, the reader uses it too. If
+            None, the tokenizer of a loaded ``model`` is used. Without any tokenizer, completions
             with ids are rejected, unless an adapter decodes them with the trainer's tokenizer.
         reader: A `SpanReader`, or the folder or id of a model to load, instead of ``model``. This
             model need not be the policy, so its tokenizer does not decode the policy's ids: pass
             ``tokenizer`` for that.
-        frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
-        state: Folder for what is remembered about nodes, as for `same_weights`.
-        policy: Policy that replaces ``POLICIES["different_weights"]``.
+        frozen: A second model that reads alongside ``model`` but is not trained, see `SpanReader`.
+        state: Folder for everything remembered about nodes, as for `same_weights`.
+        policy: Policy to use instead of ``POLICIES["different_weights"]``.
         beside, workers: As for `same_weights`.
-        length: Whether to scale the rewards of nodes that adapt the length of their answers to the
-            reward. Off by default: an honest model whose wrong answers tend to be short can look
-            like such a node (docs/content-verifiers.md).
+        length: Whether to scale the rewards of nodes that adapt their answer length to the reward.
+            Off by default: an honest model whose wrong answers tend to be short can look like such
+            a node (docs/content-verifiers.md).
         length_scaling: How to scale the rewards; passing it turns ``length`` on.
 
     Raises:
@@ -232,14 +232,14 @@ def _scales(length: object, length_scaling: LengthScaling | None) -> bool:
 
 
 def _stored(scaling: LengthScaling, store: NodeStore) -> LengthScaling:
-    """Move the memory of usual lengths into the store, unless it already has a store of its own."""
+    """Move the record of usual lengths into the store, unless it already has its own."""
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         return replace(scaling, past=UsualLengths(store=store))
     return scaling
 
 
 def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
-    """Make the rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
+    """Build the rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
@@ -273,13 +273,13 @@ def judged(
             ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside, tokenizer, workers: As for `different_weights`.
-        policy: Policy that replaces ``POLICIES["judged"]``.
+        policy: Policy to use instead of ``POLICIES["judged"]``.
         **options: Options of `JudgeVerifier`.
 
     Raises:
         ValueError: as for `JudgeVerifier`; or there is no ``backend``, or no key for the backend;
             or ``state`` is not a folder. A server that cannot be reached is only logged, because it
-            may start after the trainer.
+            might start after the trainer.
     """
     if backend is None:
         raise ValueError(
@@ -308,21 +308,21 @@ def failures_only(
     truncated: bool = True,
     tokenizer: Any = None,
 ) -> Guard:
-    """Guard for trusted nodes: failures do not become zeros. No defence: no content is checked.
+    """Guard for trusted nodes: failures do not become zeros. Not a defence: content is unchecked.
 
-    A failed completion leaves its group, instead of lowering the group's mean with a reward of 0
+    A failed completion leaves its group, rather than lowering the group's mean with a reward of 0
     and being unlearnt. A completion fails if the reward function raises, takes too long, or returns
-    None or NaN; if the completion was cut off before its end; or if an adapter could not read it.
-    A trainer that cannot remove completions is refused when the reward function is decorated.
+    None or NaN; if the completion was cut off before its end; or if an adapter could not read it. A
+    trainer that cannot remove completions is refused when the reward function is decorated.
 
     Args:
-        policy: Policy that replaces ``POLICIES["failures_only"]``.
-        timeout: Number of seconds that a call of the reward function may take. With a time limit, a
-            function that is not async is called in a worker process, see `GraderFailures`.
+        policy: Policy to use instead of ``POLICIES["failures_only"]``.
+        timeout: Time limit for a call of the reward function, in seconds. With a time limit,
+            non-async functions are called in a worker process, see `GraderFailures`.
         each: Whether to grade the completions of a batch one by one, so that a failure costs only
-            one completion. Not for functions that compare the completions of a batch.
-        truncated: Whether a rollout that was cut off is a failure. If not, it keeps its reward, for
-            example because reaching the limit should be punished.
+            one completion. Not for functions that compare completions within a batch.
+        truncated: Whether a truncated rollout counts as a failure. If not, it keeps its reward, for
+            example because hitting the limit should be punished.
         tokenizer: As for `different_weights`; if None, token ids are not checked either.
 
     Raises:

@@ -35,7 +35,7 @@ else:
 
 
 def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
-    """Build the ledger of section ``ledger:``, in the file of ``state:`` if that is set.
+    """Build the ledger configured by ``ledger:``, stored in the file of ``state:`` if that is set.
 
     Raises:
         ConfigError: an option is wrong, or the file is not a ledger.
@@ -49,8 +49,8 @@ def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
 
 
 def identity_of(section: IdentityConfig, store: NodeStore | None) -> Identity:
-    """Build the proof of origin of section ``identity:``, whose memory is in the file of ``state:``
-    if that is set.
+    """Build the identity check configured by ``identity:``, which keeps its records in the file of
+    ``state:`` if that is set.
 
     Raises:
         ConfigError: an option is wrong, the keys cannot be read, or a package is missing.

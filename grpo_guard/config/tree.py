@@ -1,4 +1,4 @@
-"""Build a verifier from a node of a configuration's tree, or from the whole tree."""
+"""Build a verifier from a node of a configuration tree, or from the whole tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRAPPERS: dict[str, Any] = {
     "only": (_ONLY | None, None),
     "calibration": (str | None, None),
 }
-"""Options that a leaf takes in addition to those of its verifier, as (type, default)."""
+"""Options that a leaf takes in addition to its verifier's own, as (type, default)."""
 _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
     "all": AllOf,
     "any": AnyOf,
@@ -52,7 +52,7 @@ _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
 )
-# Verifier, or "" for any verifier -> its options in 0.1.0 and 0.2.0, and what is expected now.
+# Verifier, or "" for any verifier -> options it had in 0.1.0 and 0.2.0, and what is expected now.
 _GONE = {
     "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
     "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
@@ -61,7 +61,7 @@ _GONE = {
 
 @cache
 def verifier_options(kind: Any) -> type[Options]:
-    """Return the model of a leaf's options: the parameters of a verifier class, and the wrappers'
+    """Return the model of a leaf's options: the verifier class's parameters plus the wrapper
     options."""
     if not hasattr(kind, "from_pretrained"):
         return options_of(kind.__name__, kind, fields=WRAPPERS)
@@ -71,12 +71,12 @@ def verifier_options(kind: Any) -> type[Options]:
 
 
 def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
-    """Return a leaf without the options of its wrappers."""
+    """Return a leaf without its wrapper options."""
     return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
 def not_a_node(node: Any) -> str:
-    """Describe the problem with a value that is not a node, and what to write instead."""
+    """Describe what is wrong with a value that is not a node, and what to write instead."""
     if isinstance(node, str):
         name = next(iter(near(names(VERIFIERS), node)), "NAME")
         return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
@@ -92,18 +92,18 @@ def build_verifier(
     store: NodeStore | None = None,
     live: Live | None = None,
 ) -> CompletionVerifier:
-    """Build the verifier that one node of the tree describes.
+    """Build the verifier described by one node of the tree.
 
     Args:
         node: A leaf ``{type: NAME, ...options}``, or a combinator over nodes.
-        alpha: Value of ``alpha`` for verifiers that set none.
-        where: Place of the node in the file, for messages.
+        alpha: Value of ``alpha`` for verifiers that do not set their own.
+        where: Location of the node in the file, for messages.
         store: Store for the state of verifiers that remember nodes; if None, they keep it
             themselves.
-        live: The policy in training, used instead of the model and sampler that a leaf names.
+        live: The policy in training, used instead of the model and sampler named in a leaf.
 
     Raises:
-        ConfigError: a node is wrong; the message begins with the node's place in the tree.
+        ConfigError: a node is wrong; the message begins with the node's location in the tree.
     """
     with without_secrets(node):
         return _Builder(alpha, store, live).node(node, where)
@@ -210,7 +210,7 @@ def _require_known(name: str, data: dict[str, Any], where: str) -> None:
     """Refuse an unknown option before the packages that the verifier needs are loaded.
 
     Raises:
-        ConfigError: an option is unknown; the message gives the place and the option that was
+        ConfigError: an option is unknown; the message gives the location and the option that was
             probably meant.
     """
     for option in data if name in OPTIONS else ():
@@ -229,7 +229,7 @@ def _require_option(known: Collection[str], option: object, name: str, where: st
         choose(known, named(option))
     except UnknownNameError as error:
         text = str(error).replace("expected one of", f"expected an option of {name}, one of", 1)
-        # There are few options to confuse, so a vague likeness is enough for a hint.
+        # There are few options to confuse, so a loose match is enough for a hint.
         nearest = difflib.get_close_matches(named(option), known, n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest and "did you mean" not in text else ""
         raise ConfigError(f"{where}: {text}{hint}") from None

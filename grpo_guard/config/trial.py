@@ -1,4 +1,4 @@
-"""Build a guard file's guard without creating or changing the files of a run."""
+"""Build a guard file's guard without creating or changing a run's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_guard.nodes.store import FILE, require_folder
 def tried(config: GuardConfig) -> Iterator[Guard]:
     """Build the guard of a guard file, with its state, ledger and log in a temporary folder.
 
-    The paths that the guard file names are checked, but nothing is created or changed there.
+    Paths named in the guard file are checked, but nothing is created or changed there.
 
     Raises:
         ConfigError: as for `GuardConfig.build`.
@@ -52,7 +52,7 @@ def _require_store(folder: Path) -> None:
 
 @contextmanager
 def _said_of(place: str) -> Iterator[None]:
-    """Turn errors of checks in the block into ConfigErrors that begin with ``place``."""
+    """Turn check errors raised in the block into ConfigErrors that begin with ``place``."""
     try:
         yield
     except (ValueError, LedgerError) as error:

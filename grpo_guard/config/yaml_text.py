@@ -26,7 +26,7 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
     """Parse a mapping from YAML.
 
     Args:
-        text: The content of a guard file.
+        text: The contents of a guard file.
         name: Name of the file, for messages.
 
     Raises:
@@ -45,13 +45,13 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
 
 @cache
 def _yaml_loader() -> Any:
-    """Return a safe loader that also reads 1e-3 as a number, which YAML 1.1 takes for text."""
+    """Return a safe loader that also reads 1e-3 as a number, which YAML 1.1 treats as text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def get_single_node(self) -> Any:
             """Return the document; raise for a repeated key, whose second value would silently
-            replace the first."""
+            override the first."""
             node = super().get_single_node()
             for key in _repeated_keys(node):
                 raise yaml.constructor.ConstructorError(
@@ -65,7 +65,7 @@ def _yaml_loader() -> Any:
 
 
 def _repeated_keys(root: Any) -> Iterator[Any]:
-    """Yield keys that occur twice in a mapping. A key may override one from a merge (``<<``)."""
+    """Yield keys that occur twice in a mapping. Overriding a merged key (``<<``) is allowed."""
     open_, known = [root], {id(None)}
     while open_:
         node = open_.pop()
@@ -90,9 +90,9 @@ def unreadable(name: str, error: Exception, text: str = "") -> ConfigError:
 
     Args:
         name: Name of the file.
-        error: The exception that reading the file raised.
-        text: Content of the file. Only the indentation, dashes and key of the faulty line are
-            quoted, since the rest may contain the API key of a backend.
+        error: The exception raised when reading the file.
+        text: Contents of the file. Only the indentation, dashes and key of the faulty line are
+            quoted, because the rest could contain a backend's API key.
     """
     return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error, text)}")
 
@@ -128,13 +128,13 @@ def _shape(line: str) -> str:
 
 
 def _remedy(problem: str, lines: list[str], at: int, begun: int) -> str | None:
-    """Suggest what to look at; None if the YAML reader's own message is as good.
+    """Suggest what to look at; None if the YAML reader's own message is just as good.
 
     Args:
         problem: The YAML reader's message.
         lines: Lines of the file.
-        at: Index of the faulty line, from 0.
-        begun: Number of the line, from 1, where the structure begins that was being read.
+        at: Index of the faulty line, starting at 0.
+        begun: Line number, from 1, at which the structure being read begins.
     """
     line = lines[at] if at < len(lines) else ""
     if r"\t" in problem or "\t" in line[: len(line) - len(line.lstrip())]:

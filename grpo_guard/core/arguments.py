@@ -1,4 +1,4 @@
-"""Errors about a call's arguments that name the argument, what was expected and what was passed.
+"""Argument errors that name the argument, what was expected and what was passed.
 
 Python's own errors ("missing 2 required positional arguments", "object is not iterable") say
 neither what an argument is for nor what to write instead.
@@ -24,9 +24,9 @@ C = TypeVar("C", bound=type)
 
 
 def worded(function: F, about: Any = None) -> F:
-    """Wrap a function so that missing, unknown and surplus arguments raise a readable TypeError.
+    """Wrap a function so that missing, unknown or extra arguments raise a readable TypeError.
 
-    The error quotes the name and docstring of ``about``, by default those of the function itself.
+    The error quotes the name and docstring of ``about``, which defaults to the function itself.
     """
 
     @functools.wraps(function)
@@ -53,7 +53,7 @@ def worded_class(kind: C) -> C:
 def _complaint(
     about: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """Describe what is wrong with the arguments of a call; None if they are fine."""
+    """Describe what is wrong with a call's arguments, or return None if they are fine."""
     name, parameters = about.__name__, inspect.signature(function).parameters
     ordered = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = [*ordered, *(p for p in parameters.values() if p.kind is p.KEYWORD_ONLY)]
@@ -100,7 +100,7 @@ def expected_verifier(where: str, got: object) -> TypeError:
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
         remedy = "a decorator takes the verifier, in brackets"
-        if where != "Guard.verifier":  # a member of a list: nobody meant a decorator
+        if where != "Guard.verifier":  # a list member was never meant as a decorator
             remedy = (
                 "write a subclass of CompletionVerifier whose verify(batch) returns a verdict for "
                 "each completion, see docs/own-verifier.md"
@@ -153,8 +153,8 @@ def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
 
 
 def require_once(where: str, members: Sequence[Any]) -> None:
-    """Raise ValueError if a verifier with scope ``"history"`` is among the members twice, since it
-    would count every completion twice."""
+    """Raise ValueError if a verifier with scope ``"history"`` appears twice among the members,
+    because it would count every completion twice."""
     for i, member in enumerate(members):
         if member.scope == "history" and any(member is other for other in members[:i]):
             raise ValueError(

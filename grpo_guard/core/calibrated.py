@@ -23,7 +23,7 @@ from grpo_guard.core.verdict import Cause, Verdict
 from grpo_guard.core.verifier import ByRow, CompletionVerifier
 
 FORMAT = "grpo-guard calibration 1"
-# Only the smallest scores lead to rejections. A completion above all scores kept gets p = 1.
+# Only the smallest scores lead to rejections. A completion scoring above all of them gets p = 1.
 KEPT_SCORES = 10_000
 
 
@@ -36,9 +36,9 @@ class HonestScores:
     """Scores that a verifier gave to honest completions.
 
     Args:
-        completions: Number of completions that the verifier judged, without abstentions.
+        completions: Number of completions judged, not counting abstentions.
         rejected: Number of judged completions that were rejected.
-        abstained: Number of further completions on which the verifier abstained.
+        abstained: Number of additional completions on which the verifier abstained.
         scores: The smallest scores in ascending order, at most `KEPT_SCORES`; see `score`.
     """
 
@@ -72,7 +72,7 @@ class HonestScores:
         """The smallest p-value that any verdict can get.
 
         This is ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule
-        that rejected k honest completions gives ``(1 + k) / (n + 1)`` to all that it rejects later.
+        that rejected k honest completions gives ``(1 + k) / (n + 1)`` to all its later rejections.
         """
         return self.p_of(0.0)
 
@@ -87,8 +87,8 @@ class HonestScores:
 def score(verdict: Verdict) -> float:
     """Score how favourable a verdict is, in [0, 1]: a judgement's p-value if it has one.
 
-    Without a p-value, a rejection scores 0 and an acceptance 1, so that rules are ranked by their
-    only two answers.
+    Without a p-value, a rejection scores 0 and an acceptance 1, so rules are ranked by the only two
+    answers they give.
     """
     if verdict.p_value is not None and verdict.cause is Cause.JUDGED:
         return verdict.p_value
@@ -103,11 +103,11 @@ class Calibrated(ByRow):
         honest: The verifier's scores on honest completions, or the path of a file that
             ``grpo-guard calibrate`` wrote.
         alpha: Reject exactly the completions with ``p <= alpha``. None keeps the verifier's own
-            outcome and only adds the p-value, for a combination to use. Rejections for something
-            the author caused (malformed, overlong, screened) hold in either case.
+            outcome and only adds the p-value, for use in a combination. Rejections for something
+            the author caused (malformed, overlong, screened) stand either way.
 
     Raises:
-        ValueError: ``alpha`` is so small that no completion could be rejected.
+        ValueError: ``alpha`` is so small that no completion could ever be rejected.
         CalibrationFileError: the calibration file cannot be used.
     """
 
@@ -164,7 +164,7 @@ class Calibrated(ByRow):
 
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
-    """Write honest scores to a file by verifier name, either completely or not at all."""
+    """Write honest scores, keyed by verifier name, to a file atomically."""
     data = {"format": FORMAT, "verifiers": {name: asdict(h) for name, h in honest.items()}}
     write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 

@@ -16,13 +16,13 @@ from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.core.quoting import fits
 from grpo_guard.core.quoting import shown as shown
 
-# Names are kept for a whole run, and an untrusted sender's may be as long as a request.
+# Names are kept for a whole run, and an untrusted sender's name could be as long as a request.
 MAX_NAME: Final = 1_000
 # Maximum number of ids or log-probs: twice the longest context in use. A `range` can be of any
 # length at no cost.
 MAX_TOKENS: Final = 2**21
 
-# Maximum nesting depth of a prompt in messages; JSON schemas of tools are 10 levels deep.
+# Maximum nesting depth of a chat prompt; tools' JSON schemas are 10 levels deep.
 MAX_PROMPT_DEPTH: Final = 64
 
 # Our own descriptions of values in errors; anything else comes from a sender and is quoted.
@@ -46,7 +46,7 @@ class CompletionError(ValueError):
     """
 
     def __init__(self, field_name: str, expected: str, got: Any) -> None:
-        # An unknown field's name is the sender's; unescaped, it could control the terminal.
+        # An unknown field's name comes from the sender; unescaped, it could control the terminal.
         self.field = shown(field_name)[1:-1]
         plain = type(got) is str and got in _WORDS
         self.problem = f"expected {expected}, got {got if plain else shown(got)}"
@@ -54,7 +54,7 @@ class CompletionError(ValueError):
 
 
 class _Marked:
-    """A slot for values that are derived from a completion once and then reused."""
+    """A slot for values derived once from a completion and then reused."""
 
     __slots__ = ("mark",)
     mark: tuple[bytes | None, bytes, bytes, bytes]
@@ -74,17 +74,18 @@ class Completion(_Marked):
         prompt: The prompt, as text or as chat messages such as
             ``[{"role": "user", "content": "What is 7 - 5?"}]``. Messages are copied; at most
             `MAX_PROMPT_PARTS` parts, nested at most `MAX_PROMPT_DEPTH` levels deep.
-        text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
+        text: Text of the completion, as the reward function sees it. A `Guard` with a tokenizer
             decodes the ids instead.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, without padding and ending with EOS if the
             completion terminated, shape [n].
-        node: Name of the sender. A name longer than `MAX_NAME` characters is cut and gets a digest.
+        node: Name of the sender. Names longer than `MAX_NAME` characters are truncated, with a
+            digest appended.
         group: The sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
-            completions of equal prompts, whatever their labels.
+            completions with equal prompts, whatever their labels.
         round: Training round in which the completion was generated.
         slot: Position of the completion within its group.
-        rollout: Label that a rollout's segments share, see `grpo_guard.core.rollouts`. A claim.
+        rollout: Label shared by the segments of a rollout, see `grpo_guard.core.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: Why the sender's engine stopped, such as ``"stop"`` or ``"length"``. A claim.
@@ -99,7 +100,7 @@ class Completion(_Marked):
 
     Raises:
         CompletionError: a field has the wrong type or an impossible value. No other exception is
-            raised, whatever a field holds, because senders choose the fields.
+            raised, whatever a field holds, because the fields are chosen by senders.
     """
 
     prompt: str | Sequence[Message]
@@ -126,7 +127,7 @@ class Completion(_Marked):
                 value = read(name, given)
             except CompletionError:
                 raise
-            except Exception:  # an object may raise anything, from any of its methods
+            except Exception:  # an object can raise anything, from any of its methods
                 raise CompletionError(name, "a value that can be read", given) from None
             object.__setattr__(self, name, value)
         if self.given is not None:
@@ -143,7 +144,7 @@ class Completion(_Marked):
 
     @property
     def verified_spans(self) -> Given | None:
-        """The given spans if it is known that the author did not write them; otherwise None."""
+        """The given spans if the author is known not to have written them; otherwise None."""
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
@@ -153,14 +154,14 @@ class Completion(_Marked):
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default for dataclasses looks up the fields of every object, which takes three times
-        # as long, and swarms send millions of completions between processes. Neither way validates
-        # the values again.
+        # The dataclass default looks up the fields of every object, which takes three times as
+        # long, and swarms send millions of completions between processes. Neither way revalidates
+        # the values.
         return _restored, _values(self)
 
     @property
     def prompt_text(self) -> str:
-        """The whole prompt as one text; for a chat, the content of its messages in order."""
+        """The whole prompt as one string; for a chat, the contents of its messages in order."""
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(content_text(message.get("content")) for message in self.prompt)
@@ -168,13 +169,13 @@ class Completion(_Marked):
     @property
     def trusted_prompt(self) -> str | Sequence[Message]:
         """The prompt, or "" if an untrusted sender may have written it. Such a prompt must not
-        excuse the answer: it may ask for the very import or equation that the answer contains."""
+        excuse the answer: it could ask for the very import or equation that the answer contains."""
         return self.prompt if self.prompt_trusted else ""
 
     @property
     def trusted_reference(self) -> str | None:
         """The reference answer, or None if an untrusted sender may have supplied it. A false
-        reference would make a judge reject right answers, and the judge reads any text put there.
+        reference would make a judge reject correct answers, and a judge reads any text put there.
         """
         return self.reference if self.prompt_trusted else None
 
@@ -185,7 +186,7 @@ class Completion(_Marked):
 
     @classmethod
     def from_dict(cls, data: Any) -> Completion:
-        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are found."""
+        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are caught."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
         for name in data:  # first, so that "completion" is reported as a name for "text"
@@ -203,7 +204,7 @@ class Completion(_Marked):
 
 
 def plain_prompt(value: Any) -> str | tuple[Message, ...]:
-    """Convert a prompt to the form in which `Completion` stores it.
+    """Convert a prompt to the form stored in a `Completion`.
 
     Raises:
         CompletionError: the value is not a prompt. Other exceptions occur only if an object inside
@@ -224,9 +225,9 @@ def plain_prompt(value: Any) -> str | tuple[Message, ...]:
 
 
 def _plain(value: Any, depth: int, room: list[int]) -> Any:
-    """Copy a value into built-in types, so that printing or walking a prompt later always ends.
+    """Copy a value into built-in types, so that printing or walking a prompt always terminates.
 
-    The limits stop cycles and shared parts, for which a few bytes are enough. Images are kept
+    The limits stop cycles and shared parts, which take only a few bytes to build. Images are kept
     unchanged; numbers too long to print and objects whose ``repr`` fails are refused.
     """
     room[0] -= 1
@@ -274,7 +275,7 @@ def _node(name: str, value: Any) -> str | None:
     text = _text_or_none(name, value)
     if text is None or len(text) <= MAX_NAME:
         return text
-    # The same node keeps the same short name, and no two nodes share one.
+    # A node always gets the same short name, and no two nodes share one.
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{text[: MAX_NAME - 40]}...{digest}"
 
@@ -317,7 +318,7 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Read token ids from a list, tuple, NumPy array or tensor of integers; None remains None.
+    """Read token ids from a list, tuple, NumPy array or tensor of integers; None stays None.
 
     Raises:
         CompletionError: the value is not a list of ids. Other exceptions occur only if iterating
@@ -391,7 +392,7 @@ _SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
 
 
 def _restored(*values: Any) -> Completion:
-    """Build a completion from the stored values of another completion, in the order of `_READ`."""
+    """Build a completion from another completion's stored values, in the order of `_READ`."""
     one = object.__new__(Completion)
     for put, value in zip(_SLOTS, values, strict=True):
         put(one, value)

@@ -1,7 +1,7 @@
-"""Decode token ids to the text that verifiers read, so that they judge what is trained on.
+"""Decode token ids to the text that verifiers read, so that they judge what is actually trained on.
 
-A trainer learns from ids. A sender that could choose ids and text separately could cover poisoned
-ids with a clean text. So the text is decoded from the ids, and ids that decoding would hide are
+A trainer learns from ids. A sender that could choose ids and text separately could hide poisoned
+ids behind clean text. So the text is decoded from the ids, and ids that decoding would hide are
 refused: special tokens inside an answer, padding, and anything after the token that ends the
 answer. One closing token may stay hidden, because every honest answer has one.
 """
@@ -18,7 +18,7 @@ from grpo_guard.core.given import Given, Span, between, stretches
 from grpo_guard.core.model_paths import missing, unreached
 from grpo_guard.core.quoting import shown
 
-# Names of tokens that end a turn: a model may have several, but its tokenizer declares only one.
+# Names of tokens that end a turn: a model can have several, but its tokenizer declares only one.
 # Any other special token at the end, such as <|im_start|>, counts as part of the answer.
 ENDS: Final = (
     "<|im_end|>",
@@ -53,12 +53,12 @@ class UnreadableError(ValueError):
 
 
 class Detokenizer:
-    """Decodes completions, and refuses ids that the text would not show.
+    """Decodes completions and refuses ids that would not show up in the text.
 
     Args:
         tokenizer: The policy's tokenizer, or a processor that contains it.
-        special: Ids of special tokens that an answer may contain, for models that use them to
-            think or call tools. The text shows them. Closing tokens still end an answer.
+        special: Ids of special tokens that an answer may contain, for models that use them to think
+            or call tools. They appear in the text. Closing tokens still end an answer.
         ends: Ids of closing tokens, in addition to the tokenizer's own and those named in `ENDS`.
     """
 
@@ -82,7 +82,7 @@ class Detokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any, **options: Collection[int]) -> Detokenizer:
-        """Return the cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged."""
+        """Return the cached detokenizer for a tokenizer; a `Detokenizer` is returned unchanged."""
         if isinstance(tokenizer, cls):
             return tokenizer
         if isinstance(tokenizer, str):
@@ -132,7 +132,7 @@ class Detokenizer:
         return cls(tokenizer, special=[vocabulary[name] for name in special])
 
     def problem(self, ids: Sequence[int], given: Sequence[Span] = ()) -> str | None:
-        """Explain why the text would not show all ids of a completion; None if it would.
+        """Explain why the text would not show all of a completion's ids; None if it would.
 
         Args:
             ids: Token ids of the completion, shape [n].
@@ -165,12 +165,12 @@ class Detokenizer:
         return self.raw(ids[:-1] if closed else ids)
 
     def read(self, completion: Completion, *, claims: bool = False) -> Completion:
-        """Return a copy of a completion whose text is decoded from the completion's ids.
+        """Return a copy of a completion with its text decoded from its ids.
 
         Args:
             completion: A completion with ``completion_ids``.
-            claims: Whether the environment will check the given spans that the sender claims. If
-                not, special tokens inside given spans are excused only if these are masked or
+            claims: Whether the environment will check the given spans claimed by the sender. If
+                not, special tokens inside given spans are excused only if the spans are masked or
                 known.
 
         Raises:
@@ -200,7 +200,7 @@ class Detokenizer:
         hide: bool = False,
         hide_given: bool = False,
     ) -> tuple[str, tuple[Span, ...]]:
-        """Return the text of several turns, and the given spans in characters of this text.
+        """Return the text of several turns, with the given spans as character offsets into it.
 
         Args:
             ids: Token ids of all turns, shape [n].
@@ -221,7 +221,7 @@ class Detokenizer:
 
     def _decode(self, ids: Sequence[int], skip: bool) -> str:
         if not isinstance(ids, list | tuple) and getattr(ids, "ndim", None) != 1:
-            raise TypeError("ids: expected a list")  # another iterable may be endless
+            raise TypeError("ids: expected a list")  # any other iterable could be endless
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip, **self._options))
 
 
@@ -229,7 +229,7 @@ class Detokenizer:
 def _made(
     tokenizer: Any, size: int, options: tuple[tuple[str, frozenset[int]], ...]
 ) -> Detokenizer:
-    """Make a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
+    """Create a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
 
     ``size`` is only part of the cache's key: it changes when tokens are added to the tokenizer.
     """
@@ -237,8 +237,8 @@ def _made(
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Return the ids of tokens that decoding skips. Tokens may have been added as special without
-    being listed as such."""
+    """Return the ids of tokens that decoding skips. Tokens can be added as special without being
+    listed as such."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     listed = getattr(tokenizer, "all_special_ids", ())
     return {*listed, *(i for i, token in added.items() if token.special)}

@@ -1,4 +1,4 @@
-"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and `only` for some completions."""
+"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and `only` for selected completions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Vote(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the members can give together."""
+        """The smallest p-value the members can reach together."""
         n = len(self.members)
         return ruger([smallest_p(m) for m in self.members], self.rejects or n // 2 + 1)
 
@@ -69,11 +69,10 @@ class Vote(Ensemble):
 
 
 class Cascade(AllOf):
-    """`AllOf` in order; a completion that one member rejects is not shown to later members.
+    """`AllOf` in sequence: a completion rejected by one member is not shown to later members.
 
-    Put cheap verifiers first, so that expensive ones see only the completions that are left. A
-    later member that compares the completions of a group then does so without the poison that
-    earlier members rejected.
+    Put cheap verifiers first, so that expensive ones see only what is left. A later member that
+    compares completions within a group then does so without the poison rejected by earlier members.
     """
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
@@ -90,7 +89,7 @@ class Cascade(AllOf):
 
 
 class Only(ByRow):
-    """Runs its member on matching completions; its verdict on all others is NOT_APPLICABLE.
+    """Runs its member on matching completions; all others get NOT_APPLICABLE.
 
     Combinators skip such a verdict. At the top level of a guard it is an abstention, so that
     completions that no verifier has judged do not earn a reward by accident.
@@ -138,8 +137,8 @@ def only(
 ) -> CompletionVerifier:
     """Restrict a verifier to a task, a node, or a condition ``when``; all conditions must hold.
 
-    Use conditions that you know to be true. A task or node that came with the completion is only
-    the sender's claim: to evade ``only(checker, task="math")``, the sender could label its sums
+    Use conditions that you can verify. A task or node that came with the completion is only the
+    sender's claim: to evade ``only(checker, task="math")``, the sender could label its sums
     "poetry".
 
     Raises:

@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically, so that a reader never sees half of it. If the file
+    """Write a UTF-8 text file atomically, so that a reader never sees a partial file. If the file
     cannot be written, OSError is raised and nothing changes.
 
     The text first goes to a new file in the same folder under an unguessable name: in a folder that
@@ -37,12 +37,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
-    """Open a UTF-8 text file that is visible under its final name while it is written; ``-`` is
+    """Open a UTF-8 text file that is visible under its final name while being written; ``-`` means
     standard output.
 
     An existing file is replaced at once, or appended to if ``resume`` is set. If the path is a
-    link, the link itself is replaced and not its target, as in `write_whole`. A terminal, a pipe or
-    a device is written in place.
+    link, the link itself is replaced, not its target, as in `write_whole`. A terminal, a pipe or a
+    device is written in place.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -66,11 +66,11 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 
 def obstacle(folder: Path) -> tuple[Path, str] | None:
-    """Return the path that prevents a folder from being created, and the reason; None if the folder
-    exists or can be created.
+    """Return the path that prevents a folder from being created, with the reason, or None if the
+    folder exists or can be created.
 
     Raises:
-        OSError, ValueError: the name is impossible.
+        OSError, ValueError: the name is invalid.
     """
     around = (folder, *folder.parents)
     there = next(one for one in around if one.exists() or one.is_symlink())

@@ -1,9 +1,9 @@
 """Spans of a completion that were not sampled (tool results, user turns), and who vouches for them.
 
-Such a span is exempt from checks, and an attacker would mark poison as given to have it skipped. So
-a sender's claim alone exempts nothing. Log-prob checks treat spans that the trainer masks as
-context, since poison in them is not trained on. Text rules skip only spans that are known to come
-from a tool or user, because the trainer requested them itself or the guard's `environment`
+Such spans are exempt from checks, so an attacker would mark poison as given to get it skipped. A
+sender's claim alone therefore exempts nothing. Log-prob checks treat spans masked by the trainer as
+context, because poison in them is not trained on. Text rules skip only spans known to come from a
+tool or user, either because the trainer requested them itself or because the guard's `environment`
 confirmed them. For text rules a mask is not enough: a reward reads masked text, and the rest of the
 answer builds on it.
 """
@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
 
-# Maximum number of given spans in a completion. Each costs a call to the environment, and senders
-# decide how many there are.
+# Maximum number of given spans in a completion. Each one costs a call to the environment, and
+# senders control how many there are.
 MAX_SPANS: Final = 1_000
 
 
@@ -31,12 +31,12 @@ class Given:
         tokens: Half-open spans of ``completion_ids``, none of them empty; () without ids.
         chars: The same spans in characters of ``text``, one for each span in ``tokens`` if there
             are ids. A span is empty if none of its tokens is visible in the text.
-        masked: Whether the trainer leaves these tokens out of training, whatever their origin.
+        masked: Whether the trainer excludes these tokens from training, whatever their origin.
         known: Whether the spans are known to come from a tool or user, because the trainer
-            requested them itself. Claims of a peer are checked by the ``environment`` of a `Guard`.
+            requested them itself. A peer's claims are checked by the ``environment`` of a `Guard`.
 
     Raises:
-        ValueError: the spans are not of this form, or there are more than `MAX_SPANS`.
+        ValueError: the spans do not have this form, or there are more than `MAX_SPANS`.
     """
 
     tokens: tuple[Span, ...] = ()
@@ -50,23 +50,23 @@ class Given:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
-        """Read spans that a sender claims, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
+        """Read spans claimed by a sender, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
 
         The result is neither masked nor known.
 
         Raises:
-            ValueError: a key is unknown, or the spans are not of the form required above.
+            ValueError: a key is unknown, or the spans do not have the form required above.
         """
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with tokens and chars alone")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
-        """Fit the spans to a completion of this many tokens and characters; None if no span is
-        left. For a completion without ids, ``tokens`` is None and token spans are dropped.
+        """Fit the spans to a completion of this many tokens and characters; None if no spans
+        remain. For a completion without ids, ``tokens`` is None and token spans are dropped.
 
         Raises:
-            ValueError: a span exceeds the completion, or the numbers of token spans and character
+            ValueError: a span extends beyond the completion, or the numbers of token and character
                 spans differ.
         """
         given = self if tokens is not None or not self.tokens else replace(self, tokens=())
@@ -82,7 +82,7 @@ class Given:
 
 
 def between(spans: Iterable[Span], length: int) -> list[Span]:
-    """Return the stretches around the spans, one more than there are spans; some may be empty."""
+    """Return the stretches before, between and after the spans; some can be empty."""
     around, start = [], 0
     for begin, end in spans:
         around.append((start, begin))
@@ -91,8 +91,8 @@ def between(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def stretches(spans: Iterable[Span], length: int) -> list[Span]:
-    """Return the author's stretches and the given spans alternately, beginning and ending with the
-    author's; some may be empty."""
+    """Return the author's stretches alternating with the given spans, starting and ending with the
+    author's; some can be empty."""
     spans = [*spans]
     around = between(spans, length)
     given = [*spans, (length, length)]

@@ -1,4 +1,4 @@
-"""Read untrusted JSON: bounded before it is parsed, with errors that name the place."""
+"""Read untrusted JSON, checking its size before parsing, with errors that name the location."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from grpo_guard.core.completion import Completion, CompletionError, shown
 
 # One line is one completion; a file without line breaks must not fill memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
-# Parsing can turn three bytes into a list of 64 bytes, and seven into an entry of a dict. So a text
-# may hold one value per 16 bytes, and a list or an object counts as four. A token id and its
-# log-prob take about 26 bytes together.
+# Parsing can turn three bytes into a 64-byte list, and seven into a dict entry. So input may hold
+# one value per 16 bytes, with a list or object counting as four. A token id and its log-prob take
+# about 26 bytes together.
 BYTES_PER_VALUE = 16
 LIST_VALUES = 4
 MAX_DEPTH = 100
@@ -40,7 +40,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def objects_of(lines: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Do the same as `read_objects` for a file that is already open; errors quote ``path``."""
+    """Like `read_objects`, but for a file that is already open; errors quote ``path``."""
     number = 0
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -93,7 +93,7 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
         problem = f"UTF-8 text, got byte {text[error.start]:#x} at offset {error.start}"
     except RecursionError:
         problem = "a JSON object, got one nested too deeply"
-    except ValueError as error:  # JSONDecodeError, and integers of too many digits
+    except ValueError as error:  # JSONDecodeError, and integers with too many digits
         problem = f"a JSON object, got invalid JSON ({error!s:.200})"
     else:
         if isinstance(data, dict):
@@ -103,8 +103,8 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
 
 
 def _check_size(text: bytes, most: int) -> None:
-    """Check the number of values and the nesting depth without parsing, in memory proportional to
-    the text.
+    """Check the number of values and the nesting depth without parsing, using memory proportional
+    to the text.
 
     Characters inside strings do not count: a completion's author writes them, and must not be able
     to get the whole request refused. The counts are exact up to the first invalid JSON, where
@@ -129,7 +129,8 @@ def _check_size(text: bytes, most: int) -> None:
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object from its pairs, and refuse it if a name occurs twice: parsers differ in which
-    value they keep, so another program may have checked a value other than the one verified here.
+    value they keep, so another program might have checked a different value from the one verified
+    here.
     """
     data = dict(pairs)
     if len(data) < len(pairs):
@@ -141,4 +142,4 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # as costly to create as a body
+_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # costs as much as parsing a body

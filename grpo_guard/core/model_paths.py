@@ -18,7 +18,7 @@ from grpo_guard.core.redaction import host_of
 logger = logging.getLogger("grpo_guard")
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-\d+/?\Z|\.(?:safetensors|bin|pt|gguf)\Z")
-# Ids without an owner, from before hubs had owners; every later id is OWNER/MODEL.
+# Ids without an owner, from before hubs had owners; every newer id is OWNER/MODEL.
 _WITHOUT_OWNER: Final = re.compile(
     r"(?:distil)?gpt2(?:-medium|-large|-xl)?|openai-gpt|ctrl|transfo-xl-wt103"
     r"|xlnet-(?:base|large)-cased|t5-(?:small|base|large|3b|11b)"
@@ -26,13 +26,13 @@ _WITHOUT_OWNER: Final = re.compile(
 )
 _SECONDS: Final = 1.5
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
-# Types whose models are on a server, where a model's name may look like a path.
+# Types whose models live on a server, where a model name can look like a path.
 _SERVED: Final = ("openai", "remote", "vllm")
 _OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def is_path(name: str) -> bool:
-    """Whether a model's name is a path: it looks like one, or its first part is a folder here."""
+    """Whether a model name is a path: it looks like one, or its first part is a local folder."""
     first = name.partition("/")[0]
     return (
         name.startswith((".", "~", "$", "/", os.sep))
@@ -45,9 +45,9 @@ def is_path(name: str) -> bool:
 
 
 def missing(name: str) -> str | None:
-    """Explain why there can be no model of this name; None if it exists, or may exist on a hub.
+    """Explain why no model of this name can exist; None if one does, or might on a hub.
 
-    A model that was fetched before is in the hub's cache and never refused.
+    A model downloaded earlier is in the hub's cache and is never refused.
     """
     path = Path(name)
     if path.exists() or (not is_path(name) and _fetched(name)):
@@ -67,8 +67,8 @@ def unexpanded(name: str | os.PathLike[str]) -> str:
 
 
 def unreached(name: str) -> str | None:
-    """Explain why a model cannot be fetched from the hub; None if it is on this machine, or no
-    obstacle is known. Without this check, failing attempts would take most of a minute."""
+    """Explain why a model cannot be fetched from the hub; None if it is already on this machine, or
+    no obstacle is known. Without this check, failed attempts would take most of a minute."""
     if Path(name).exists() or _fetched(name) or getproxies():
         return None
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -77,7 +77,7 @@ def unreached(name: str) -> str | None:
         at = str(parts.hostname), parts.port or (80 if parts.scheme == "http" else 443)
         socket.create_connection(at, timeout=_SECONDS).close()
     except (OSError, ValueError) as error:
-        # Other errors may quote the address.
+        # Other errors could quote the address.
         why = (error.strerror or error) if isinstance(error, OSError) else "no HTTP address"
         return (
             f"expected a model's folder or a model fetched before, got {name!r:.200} while "
@@ -87,7 +87,7 @@ def unreached(name: str) -> str | None:
 
 
 def _not_on_a_hub(name: str) -> str | None:
-    """Explain why no hub can have a model of this name or be asked for it; None if one can."""
+    """Explain why no hub can have, or be asked for, a model of this name; None if one can."""
     expected = "expected a model's folder or an id NAME/MODEL"
     if "/" not in name and _WITHOUT_OWNER.fullmatch(name) is None:
         return (
@@ -104,7 +104,7 @@ def _not_on_a_hub(name: str) -> str | None:
 
 
 def _fetched(name: str) -> bool:
-    """Whether the model is in the hub's cache on this machine, by the hub's own folder rules."""
+    """Whether the model is in the hub's cache on this machine, going by the hub's folder layout."""
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
     )
@@ -116,7 +116,7 @@ def _fetched(name: str) -> bool:
     folder = Path(os.path.expandvars(cache)).expanduser() / f"models--{name.replace('/', '--')}"
     try:
         return folder.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a possible file name
         return False
 
 
@@ -141,9 +141,9 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Warn once that a model's owner on the hub can replace it at any time; not for a folder.
+    """Warn once that a model's owner on the hub can replace it at any time; folders are exempt.
 
-    Tags and branches can be moved; only the hash of a commit is fixed.
+    Tags and branches can be moved; only a commit hash is fixed.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         logger.warning(

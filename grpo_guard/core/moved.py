@@ -1,8 +1,8 @@
-"""Names that earlier releases documented, and their current names.
+"""Names documented in earlier releases, with their current names.
 
-Python consults the finder `Moved` after all others, for modules and for names that `from package
-import name` does not find. So anyone who upgrades is told the new name, and nothing that exists is
-hidden.
+Python consults the finder `Moved` after all others, both for modules and for names that `from
+package import name` does not find. So anyone who upgrades is told the new name, and nothing that
+exists is hidden.
 
 A module that only moved is the same object under both names. Each class exists once, so pickles and
 guard files (`type: package.module:Class`) with the old name still work.
@@ -95,7 +95,7 @@ _FROM_THE_ROOT: Final = {
         "spot_checks spot_odds verdict_log"
     ),
 }
-"""Package -> those of its modules that used to be in `grpo_guard` itself."""
+"""Package -> its modules that used to be in `grpo_guard` itself."""
 RELOCATED: Final[Mapping[str, str]] = {
     f"grpo_guard.{name}": f"grpo_guard.{package}.{name}"
     for package, names in _FROM_THE_ROOT.items()
@@ -124,7 +124,7 @@ def relocated(name: str) -> str | None:
 
 
 class _OldName(Loader):
-    """Loads a module under its old name, as the same object that has the new name.
+    """Loads a module under its old name, so that both names refer to the same object.
 
     The old name of a package is an empty package without a path. If it had the package's path, the
     import system would load each submodule a second time.
@@ -150,7 +150,7 @@ class _OldName(Loader):
 
 
 class Moved:
-    """A finder of old names for `sys.meta_path`: loads a module that moved unchanged; for any other
+    """A `sys.meta_path` finder for old names: loads a module that moved unchanged; for any other
     old name, raises an error with the new name or the reason for its removal."""
 
     @staticmethod
@@ -170,7 +170,7 @@ class Moved:
 
 def from_the_top(name: str) -> Any:
     """Return the object that was `grpo_guard.name` in 0.2.0, with a DeprecationWarning; None if
-    there was none."""
+    there was no such object."""
     if name not in FROM_THE_TOP:
         return None
     module, _, now = FROM_THE_TOP[name].rpartition(".")
@@ -180,7 +180,7 @@ def from_the_top(name: str) -> Any:
 
 
 def renamed(owner: type, name: str) -> AttributeError:
-    """Make the error for a missing attribute; for a renamed method it gives the new name."""
+    """Build the error for a missing attribute; for a renamed method, it gives the new name."""
     message = f"{owner.__name__!r} object has no attribute {name!r}"
     for base in owner.__mro__:
         if now := METHODS.get(f"{base.__name__}.{name}"):

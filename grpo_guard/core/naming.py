@@ -11,7 +11,7 @@ from weakref import WeakSet
 from grpo_guard.core.redaction import hidden, secrets_in
 
 _FEW = 20
-"""Maximum number of names that an error lists if it can suggest one of them."""
+"""Maximum number of names listed in an error that can suggest one of them."""
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 
@@ -36,7 +36,7 @@ def choose(known: Collection[str], name: str) -> str:
 
 
 def near(known: Collection[str], name: str) -> list[str]:
-    """Return the known name that was probably meant, as a list of one; [] if none is similar.
+    """Return the known name that was probably meant, as a one-element list; [] if none is similar.
 
     Hyphens count as underscores and capitals as lower case, because these are common slips.
     """

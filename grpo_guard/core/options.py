@@ -1,9 +1,9 @@
 """Options of a verifier in a file: a typed model generated from the verifier's Python signature.
 
-A file can express numbers, text, lists and mappings. If a parameter takes objects among other
-types, a file may use the other types; a parameter that takes only objects is available only in
-Python. Error messages name the option, what was expected and what was given, and never show a value
-that may be a secret key.
+A file can express numbers, text, lists and mappings. If a parameter accepts objects as well as
+other types, a file can use the other types; a parameter that accepts only objects is available only
+in Python. Error messages name the option, what was expected and what was given, and never show a
+value that might be a secret key.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from grpo_guard.core.redaction import hidden, is_name, secrets_in
 
 
 class ConfigError(ValueError):
-    """The configuration is malformed; the message names file, field, expectation and, unless it may
-    contain a key, the value."""
+    """The configuration is malformed; the message names the file, the field, what was expected and,
+    unless it might contain a key, the value."""
 
 
 def in_file(name: str, error: Exception) -> ConfigError:
     """Convert an error to a ConfigError whose message begins with the file's name, unless the name
-    is "" or there already."""
+    is "" or already there."""
     text = str(error)
     return ConfigError(text if not name or text.startswith(f"{name}:") else f"{name}: {text}")
 
 
 class Options(BaseModel):
-    """Options by name; an unknown name is refused with the closest known one."""
+    """Options by name; the error for an unknown name suggests the closest known one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     made: ClassVar[Callable[..., Any]]
     """The callable that `build` calls."""
     from_python: ClassVar[frozenset[str]] = frozenset()
-    """Names of the parameters that only Python can give, not a file."""
+    """Names of the parameters that can be set only in Python, not in a file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,16 +72,16 @@ class Options(BaseModel):
         return data
 
     def explicit_values(self, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """Return the options that were given explicitly, by name, except those in ``without``."""
+        """Return the explicitly given options, by name, except those in ``without``."""
         return {name: getattr(self, name) for name in self.model_fields_set - {*without}}
 
     def build(self) -> Any:
-        """Build the object; options that were not given keep the defaults of its constructor."""
+        """Build the object; options that were not given keep the constructor's defaults."""
         return type(self).made(**self.explicit_values())
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
-        """Read options from ``data``, or raise ConfigError with the place of the wrong option."""
+        """Read options from ``data``, or raise ConfigError naming the option that is wrong."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -122,7 +122,7 @@ def options_of(
         makers: Callables whose parameters become options. `Options.build` calls the first, which
             passes its ``**options`` on to the next.
         without: Names of parameters that are not options.
-        fields: Options that are added to the parameters or replace them, as (type, default).
+        fields: Options that extend or replace the parameters, as (type, default).
     """
     fields = dict(fields or {})
     objects = set[str]()
@@ -240,13 +240,13 @@ def describe_type(kind: Any) -> str:
 
 
 def first_problem(model: type[Options], data: Any, error: ValidationError, where: str) -> str:
-    """Describe the first problem in ``data``: its place, what was expected and what was given."""
+    """Describe the first problem in ``data``: where it is, what was expected and what was given."""
     problem = error.errors()[0]
     place, kind, owner = [where], model, model
     for part in problem["loc"]:
         step, owner = _step(kind, part), kind
         if step is None or (problem["type"] != "missing" and not _has(data, part)):
-            break  # the remaining parts are names of a union's members
+            break  # the remaining parts name the members of a union
         kind = step
         place.append(named(part))
         data = data[part] if _has(data, part) else None
@@ -265,7 +265,7 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
 
 
 def _hint(kind: Any, expected: str, data: Any) -> str:
-    """Suggest what to write instead, as the end of a message; "" if that is unclear."""
+    """Suggest what to write instead, as text to append to a message; "" if that is unclear."""
     words = _literals(kind)
     if isinstance(data, str) and (nearest := near(words, data)):
         return f"; did you mean {nearest[0]!r}?"
@@ -281,7 +281,7 @@ def _hint(kind: Any, expected: str, data: Any) -> str:
 
 
 def _literals(kind: Any) -> list[str]:
-    """Return all strings that the literals in a type allow, nested types included."""
+    """Return all strings allowed by the literals in a type, including nested types."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for inner in get_args(kind) for word in _literals(inner)]
@@ -306,14 +306,14 @@ def _step(kind: Any, part: Any) -> Any:
 
 
 def named(field: object) -> str:
-    """Return a field's name for a message, or a placeholder if a missing space may have made a
+    """Return a field's name for a message, or a placeholder if a missing space might have made a
     value part of the name."""
     known = isinstance(field, int) or is_name(str(field))
     return str(field) if known else "(no option's name)"
 
 
 def shown(value: object) -> str:
-    """Format a value for a message; only its type or length if it may be or contain a key."""
+    """Format a value for a message; only its type or length if it might be or contain a key."""
     if value is None or isinstance(value, bool | float):
         return repr(value)
     if isinstance(value, int):

@@ -2,7 +2,7 @@
 
 Verifiers judge the same completion, so their p-values depend on each other in unknown ways. Both
 rules here (Bonferroni, Rüger) are valid under any dependence. Fisher's and Stouffer's methods would
-need independence, and an attacker who reads the code could exploit the difference.
+require independence, and an attacker who reads the code could exploit the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> flo
     """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None if there is no p-value.
 
     The result is super-uniform under any dependence, because
-    P(some p_i <= share_i * t) <= t * sum(shares). The shares are fixed beforehand: splitting the
+    P(some p_i <= share_i * t) <= t * sum(shares). The shares are fixed in advance: splitting the
     budget among the tests that happen to answer would let the data choose the test.
 
     Args:

@@ -1,4 +1,4 @@
-"""Prompts as trainers pass them, as text or messages: their text, and a key to compare them by."""
+"""Prompts as trainers pass them, as text or messages: their text, and a key for comparing them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias
 Message: TypeAlias = Mapping[str, Any]
 """One chat message in the form that trainers use, with at least ``role`` and ``content``."""
 
-# Maximum number of parts of a prompt in messages; conversations of 1,000 turns have 10,000 parts.
+# Maximum number of parts in a chat prompt; a conversation of 1,000 turns has 10,000 parts.
 MAX_PROMPT_PARTS: Final = 100_000
 
 
 def content_text(content: Any) -> str:
     """Return the text of a message's content. The text parts of multimodal content are joined
-    without a gap, as in chat templates."""
+    without a separator, as in chat templates."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
@@ -25,8 +25,8 @@ def content_text(content: Any) -> str:
 
 
 def prompt_key(prompt: str | Sequence[Message]) -> str:
-    """Return the key that all completions of a prompt share: the prompt if it is text, otherwise a
-    digest.
+    """Return the key shared by all completions of a prompt: the prompt itself if it is text,
+    otherwise a digest.
 
     Parts other than text are digested by their content (images, arrays) or their `repr`. Never
     raises: in some swarms peers send the prompt, and a prompt that is nested too deeply, contains
@@ -34,7 +34,7 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
     recurse, and anything after `MAX_PROMPT_PARTS` parts is ignored.
     """
     if isinstance(prompt, str):
-        # A text that looks like a digest must not be mistaken for the messages with that digest.
+        # Text that looks like a digest must not be mistaken for messages with that digest.
         return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
@@ -56,14 +56,14 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
 
 
 def _encoded(part: Any) -> bytes:
-    """Encode a part that has no inner parts as bytes that include its kind."""
+    """Encode a leaf part as bytes that include its kind."""
     if isinstance(part, str):
         return b"s" + part.encode("utf-8", "surrogatepass")
     if isinstance(part, int) and not isinstance(part, bool):
         return b"i" + hex(part).encode()  # of any length, unlike decimals
     try:
         held = part.tobytes() if callable(getattr(part, "tobytes", None)) else repr(part).encode()
-        size = getattr(part, "size", "")  # images of different shapes may share bytes
+        size = getattr(part, "size", "")  # images of different shapes can have equal bytes
         return f"{type(part).__name__} {size!s:.80} ".encode() + bytes(held)
-    except Exception:  # a foreign object may raise anything
+    except Exception:  # a foreign object can raise anything
         return type(part).__name__.encode()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-# Read from `type`, because a metaclass may define its own `__name__`.
+# Read from `type`, because a metaclass can define its own `__name__`.
 _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 # Characters that a terminal executes or that change the order of display: control characters except
@@ -21,11 +21,11 @@ _MOST_AXES: Final = 64  # maximum for a NumPy array and for a torch tensor
 
 
 def printable(text: str) -> str:
-    """Escape everything in a text that a terminal would execute, such as ``\\x1b``.
+    """Escape everything in a string that a terminal would execute, such as ``\\x1b``.
 
-    A file's name may hold an escape sequence, and so may a message that quotes from a file. If it
-    were printed raw, it could rewrite lines that the operator has read, or type answers into the
-    terminal.
+    A file name can contain an escape sequence, and so can a message that quotes a file. Printed
+    raw, the sequence could rewrite lines that the operator has already read, or type answers into
+    the terminal.
     """
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -38,7 +38,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_handler() -> logging.Handler:
-    """Create a handler that writes log records to standard error, made `printable`."""
+    """Create a handler that writes `printable` log records to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     return handler
@@ -47,12 +47,12 @@ def log_handler() -> logging.Handler:
 def shown(value: Any, most: int = 80) -> str:
     """Quote an untrusted value for a message: escaped, in ASCII, at most ``most`` characters.
 
-    Any value other than text and plain numbers is shown as its type: `repr` may raise, for an
-    integer of more than 4,300 digits or deep nesting, and may never return for lists that contain
-    each other.
+    Any value other than text and plain numbers is shown as its type: `repr` can raise for an
+    integer of more than 4,300 digits or for deep nesting, and might never return for lists that
+    contain each other.
     """
-    # Check the type, because `isinstance` reads `__class__`, which may raise; and use the built-in
-    # types' own methods, because a subclass may have a `__repr__` that raises.
+    # Check the type, because `isinstance` reads `__class__`, which can raise; and use the built-in
+    # types' own methods, because a subclass can have a `__repr__` that raises.
     kind = type(value)
     if issubclass(kind, str):
         text = ascii(str.__str__(value)[:most])
@@ -69,7 +69,7 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def unquoted(text: str, most: int = 80) -> str:
-    """Escape an untrusted text as `shown` does, without quotes; for names in lists or tables."""
+    """Escape untrusted text as `shown` does, but without quotes, for names in lists or tables."""
     return shown(text, most)[1:-1]
 
 
@@ -81,11 +81,11 @@ def _shape(kind: type, value: Any) -> str:
             return ""
         sizes = [int.__int__(size) for size in islice(value.shape, _MOST_AXES)]
         return f" of shape {sizes}" if sizes else ""
-    except Exception:  # from another library, or a class that pretends to be one
+    except Exception:  # from another library, or a class posing as an array
         return ""
 
 
 def fits(value: int) -> bool:
     """Whether an integer fits in an int64. Python refuses to print integers of more than 4,300
-    digits, so an error message about one would raise an error itself and fail the whole batch."""
+    digits, so an error message about one would itself raise, failing the whole batch."""
     return -(2**63) <= value < 2**63

@@ -1,5 +1,5 @@
-"""Remove secrets from messages. Error messages about configurations and from servers and clients go
-into logs, verdicts and files that are passed on, and any of them may quote a key."""
+"""Remove secrets from messages. Error messages about configurations, or from servers and clients,
+end up in logs, verdicts and files that are passed on, and any of them could quote a key."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 HIDDEN = "***"
-# Length of the pieces of a secret that are searched for, so that a part of a secret, or one between
-# two escaped characters, is found as well.
+# Secrets are searched for in pieces of this length, so that part of a secret, such as the part
+# between two escaped characters, is found as well.
 _SHARED = 8
-# Shorter strings are not secrets, and hiding them would spoil every message.
+# Shorter strings are not secrets, and hiding them would garble every message.
 _SHORTEST = 4
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
-# The form of option names. A name in any other form may be a value that has slipped into its place.
+# The form of option names. Anything else could be a value that has slipped into its place.
 OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
 # Words joined by hyphens or capitalised, as people misspell names. Keys contain digits, or capitals
 # inside a word.
 _WORD = "(?:[a-z]{1,14}|[A-Z][a-z]{1,13}|[A-Z]{1,14})"
 _WORDS = re.compile(f"{_WORD}(?:[-_]{_WORD}){{0,4}}")
-# Strings that look like a key, whatever name they are under.
+# Strings that look like a key, whatever they are called.
 _LOOKS_SECRET = re.compile(
     r"(?:sk|pk|rk|hf|gsk|xai|gh[a-z]|nvapi|r8|pplx)[-_][\w\-]{12,}|AIza[\w\-]{20,}"
     r"|(?<![\w/.\-])(?=[a-zA-Z_]*\d)(?=\d*[a-zA-Z_])\w{32,}(?![\w/.\-])"
 )
-# Two fields that a missing space or a quotation mark has joined into one string.
+# Two fields joined into one string by a missing space or quotation mark.
 _SAYS_A_SECRET = re.compile(
     r"(?:key|token|secret|passw\w{0,8}|credentials?|auth\w{0,12})[\"']?\s{0,9}[:=]\s{0,9}(\S+)",
     re.IGNORECASE,
@@ -39,7 +39,7 @@ _SAYS_A_SECRET = re.compile(
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may be quoted as an option's name: it has the form of a name, possibly
+    """Whether a string may be quoted as an option name: it has the form of a name, possibly
     misspelt, and does not look like a secret key."""
     if OPTION.fullmatch(text):
         return True
@@ -47,7 +47,7 @@ def is_name(text: str) -> bool:
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """Hide secrets of four characters or more in a text, whether raw, escaped or encoded.
+    """Hide secrets of four or more characters in a message, whether raw, escaped or encoded.
 
     If a secret cannot be separated from the rest, because it is interleaved with other characters,
     reversed or escaped several times, the whole text is withheld. Anyone who knows a secret can
@@ -95,7 +95,8 @@ def _names_one(name: Any) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Return only ``scheme://host:port`` of an address; the rest may contain passwords and keys."""
+    """Return only ``scheme://host:port`` from an address; the rest might contain passwords and
+    keys."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -131,7 +132,7 @@ def _windows(text: str, least: int = _SHARED) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    """Keep only letters and digits: separators, quotation marks and invisible characters may occur
+    """Keep only letters and digits: separators, quotation marks and invisible characters can occur
     between the characters of a secret."""
     return re.sub("[^a-z0-9]", "", text.translate(_LOWER))
 
@@ -171,7 +172,7 @@ def _read_otherwise(text: str) -> Iterator[str]:
 
 
 def _found(text: str, pieces: set[str]) -> set[int]:
-    """Return the positions in the text that are covered by any of the pieces."""
+    """Return the positions in the text covered by any of the pieces."""
     lower = text.translate(_LOWER)
     return {
         i + k

@@ -58,7 +58,8 @@ def load(group: str, name: str) -> Any:
     """Load the class registered under a name, or the class at ``package.module:Class``.
 
     Raises:
-        UnknownNameError: the class does not exist; the message lists known names and the closest.
+        UnknownNameError: the class does not exist; the message lists known names and the closest
+            match.
         ImportError: an optional package is missing; the message names the install command.
     """
     if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
@@ -92,7 +93,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
     """Register your own class under a name, for guards that this process builds from YAML.
 
     Raises:
-        ValueError: another verifier has this name.
+        ValueError: another verifier already has this name.
 
     Examples:
         >>> @register_verifier("shouting")
@@ -101,7 +102,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
     def register(kind: T) -> T:
         known = _registered.get(name)
-        # The same class again means that a notebook cell was run again.
+        # Registering the same class again means that a notebook cell was rerun.
         again = known is not None and known.__qualname__ == kind.__qualname__
         if name in names(VERIFIERS) and not again:
             raise ValueError(f"register_verifier: {name!r} is the name of another verifier")
@@ -112,7 +113,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
 
 def needing_extra(module: str, name: str) -> Any:
-    """Import a name from a module; if a package is missing, the error has the install command."""
+    """Import a name from a module; if a package is missing, the error gives the install command."""
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -138,9 +139,9 @@ def _imported(name: str) -> Any:
     try:
         found = import_module(module)
         return getattr(found, attribute)
-    except Exception as error:  # an import may raise anything
+    except Exception as error:  # an import can raise anything
         got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
-        # Only if the module itself is missing; a module that it imports may be anywhere.
+        # Only if the module itself is missing; a module that it imports could be anywhere.
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         remedy = "; run the command in the folder that holds it, or install it" if lost else ""
         for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):

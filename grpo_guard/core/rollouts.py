@@ -1,9 +1,9 @@
 """Rollouts in several segments: which completions belong together, and one verdict for all of them.
 
-An agent's rollout may come as several completions: an agent loop with several outputs, a context
-that was compacted, a tree of branches. The trainer grades the rollout once and trains on every
-segment. If each segment counted, such a rollout would count several times in its group's mean, and
-the evidence against its sender would depend on how the rollout was cut.
+An agent's rollout can arrive as several completions: an agent loop with several outputs, a
+compacted context, a tree of branches. The trainer grades the rollout once and trains on every
+segment. If each segment counted separately, such a rollout would count several times in its group's
+mean, and the evidence against its sender would depend on how the rollout was cut.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.verdict import Finding, Verdict
 
 ROLLOUT_VERIFIER: Final = "rollout"
-"""Verifier name and finding kind of a verdict that was copied from another segment."""
+"""Verifier name and finding kind of a verdict copied from another segment."""
 Key: TypeAlias = tuple[str | None, str | int | None, str]
 _MOST_WORDS: Final = 300
 
 
 def rollout_of(completion: Completion) -> Key | None:
-    """Return the key that the segments of a rollout share; None for a completion without a rollout.
+    """Return the key shared by the segments of a rollout; None for a completion without a rollout.
 
     The key contains the node, so that no node can join another node's rollout.
     """

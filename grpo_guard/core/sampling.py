@@ -1,4 +1,4 @@
-"""The sampling parameters that a swarm declares.
+"""The sampling parameters declared by a swarm.
 
 Engines apply the same filters in different orders, and the order changes the nucleus. According to
 the source of transformers 5.23, vLLM 0.33 and SGLang 0.5.23, the orders are:
@@ -36,9 +36,9 @@ class SamplingSpec:
             the order of the filters.
         temperature: The sampler's temperature, > 0, such as 1.0. Greedy decoding is ``top_k=1`` at
             any temperature.
-        top_k: Number of most likely tokens that are kept, such as 50; 0 keeps all.
-        top_p: Mass of the smallest set of tokens that is kept, in (0, 1], such as 0.95; 1 keeps
-            all.
+        top_k: Number of most likely tokens to keep, such as 50; 0 keeps all.
+        top_p: Keep the smallest set of most likely tokens with this probability mass, in (0, 1],
+            such as 0.95; 1 keeps all.
         min_p: Keep tokens with at least this share of the maximum probability, in [0, 1); 0 turns
             this filter off.
         repetition_penalty: Penalty on tokens that occur in the prompt or completion, > 0; 1 means

@@ -2,9 +2,10 @@
 
 Trainers that replay such masks (vLLM, SGLang, verifiers and prime-rl call them ``sampling_mask``)
 normalise a token's probability over the mask alone. A mask from your own engine corrects the
-importance ratio. A mask from another node controls a token's gradient: a mask of the drawn token
-alone makes that token certain, so that no loss can unlearn it, and a mask of a few chosen tokens
-pushes exactly these tokens down. So a mask is checked against the declared sampler, or not used.
+importance ratio. A mask from another node controls a token's gradient: a mask containing only the
+drawn token makes that token certain, so that no loss can unlearn it, and a mask of a few chosen
+tokens pushes exactly those tokens down. So a mask is checked against the declared sampler, or not
+used.
 
 A completion carries its mask as ``metadata["sampling_mask"]``, in the form of those libraries::
 
@@ -35,7 +36,7 @@ class SamplingMask:
 
     @classmethod
     def of(cls, completion: Completion) -> SamplingMask | None:
-        """Read the mask that a completion's sender claims; None if there is no claim. Raises
+        """Read the mask claimed by a completion's sender; None if there is no claim. Raises
         ValueError, with the reason, if the claim cannot be a mask of the completion's tokens."""
         claim = claimed_mask(completion)
         if claim is None:
@@ -57,7 +58,7 @@ class SamplingMask:
         return mask
 
     def claim(self) -> dict[str, list[int]]:
-        """Return the mask in the form in which a completion's metadata carries it."""
+        """Return the mask in the form used in a completion's metadata."""
         return {
             "ids": [token for kept in self.kept for token in kept],
             "counts": [len(kept) for kept in self.kept],
@@ -72,10 +73,10 @@ class SamplingMask:
 
 
 def claimed_mask(completion: Completion) -> Any:
-    """Return the mask that a completion's sender sent, in any form; None if there is none."""
+    """Return the mask sent with a completion, in whatever form; None if there is none."""
     try:
         return completion.metadata.get(KEY)
-    except Exception:  # an untrusted mapping may raise anything
+    except Exception:  # an untrusted mapping can raise anything
         return "a mask that cannot be read"
 
 

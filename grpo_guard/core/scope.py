@@ -1,6 +1,6 @@
 """What a verdict depends on: its completion, the batch, or everything before it.
 
-The `Scope` of a verifier determines how its calls may be split and joined:
+A verifier's `Scope` determines how its calls may be split and joined:
 
 | scope | a verdict depends on | consequence |
 |---|---|---|
@@ -86,7 +86,7 @@ class Runnable(ABC):
     @property
     @abstractmethod
     def timeout(self) -> float | None:
-        """Number of seconds that one call may take; None for no limit."""
+        """Time limit for one call, in seconds; None for no limit."""
 
     @property
     @abstractmethod
@@ -101,13 +101,13 @@ class Runnable(ABC):
     def shares_calls(self) -> bool:
         """Whether one call of `verify_each` may cover the batches of several senders.
 
-        A server then judges requests together. Otherwise each request is a call of its own, which
-        suits a verifier that waits for another server, or gains nothing from joint calls.
+        A server then judges requests together. Otherwise each request is a separate call, which
+        suits a verifier that waits for another server or gains nothing from joint calls.
         """
         return self.scope == "completion"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Return for each batch the verdicts that `verify` gives on that batch alone.
+        """Return, for each batch, the verdicts that `verify` gives on that batch alone.
 
         By default, `verify` is called once for all batches if ``scope`` is ``"completion"``, and
         otherwise once for each batch. Batches may share the work on single completions, but nothing
@@ -152,7 +152,7 @@ def _adopt_new_names(kind: type[Runnable]) -> None:
         declared = next(vars(base)[old] for base in kind.__mro__ if old in vars(base))
         if isinstance(declared, _Renamed):
             continue
-        if now not in vars(kind):  # else the class serves both releases
+        if now not in vars(kind):  # else the class supports both releases
             if not isinstance(declared, bool):
                 raise TypeError(_message(kind, old))
             value = declared if now == "shares_calls" else "completion" if declared else "batch"

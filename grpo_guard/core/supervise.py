@@ -1,7 +1,7 @@
-"""Run verifiers that may raise, miscount or hang, so that each completion gets a verdict.
+"""Run verifiers that might raise, miscount or hang, so that each completion gets a verdict.
 
-Every call of a verifier by the library goes through `supervised`. A failure inside becomes ABSTAIN
-with the cause of the failure, and the training step goes on.
+Every verifier call in the library goes through `supervised`. A failure inside it becomes an ABSTAIN
+that states the cause, and the training step continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("grpo_guard")
 
 _PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
-# A thread cannot be killed. A verifier that hangs again and again would leave behind a thread per
+# A thread cannot be killed. A verifier that kept hanging would leave a thread behind for every
 # batch, so after this many hung calls it is not called again until one of them returns.
 MAX_HUNG_CALLS = 2
 # In an outage every part of a batch fails: stop isolating completions once failures outnumber both
@@ -39,10 +39,10 @@ MAX_HUNG_CALLS = 2
 # so that culprits who sent less than a third of a batch can never stop the isolation.
 MAX_ISOLATED_FAILURES = 8
 
-# Failures of a whole service. Each part of a batch would fail in the same way after all retries.
+# Service-wide failures. Every part of a batch would fail the same way after all its retries.
 ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 
-# Number of hung calls, by id(verifier), because a verifier may be unhashable (the hung thread keeps
+# Number of hung calls, by id(verifier), because a verifier can be unhashable (the hung thread keeps
 # it alive), and by whether the call covered several senders' batches. Such a call is repeated batch
 # by batch and would count twice: one sender could then open the circuit for all others.
 _hung: dict[tuple[int, bool], int] = {}
@@ -56,7 +56,7 @@ class Elsewhere(Protocol):
         """Return what `supervised` would return; None if the verifier must run in this process."""
 
 
-# A context variable reaches the verifier threads of its own batch, and of no other batch.
+# A context variable reaches only the verifier threads of its own batch.
 _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
     "elsewhere", default=None
 )
@@ -64,7 +64,7 @@ _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
 
 @contextmanager
 def running(elsewhere: Elsewhere | None) -> Iterator[None]:
-    """Make `supervised` ask ``elsewhere`` for verdicts within this context before it runs a
+    """Make `supervised` ask ``elsewhere`` for verdicts within this context before running a
     verifier itself. With None, it runs all verifiers itself."""
     token = _elsewhere.set(elsewhere)
     try:
@@ -74,13 +74,13 @@ def running(elsewhere: Elsewhere | None) -> Iterator[None]:
 
 
 def from_elsewhere(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-    """Return verdicts that were found outside this process; None if they must be found here."""
+    """Return verdicts reached outside this process, or None if the verifier must run here."""
     elsewhere = _elsewhere.get()
     return None if elsewhere is None or not batch else elsewhere.verdicts(verifier, batch)
 
 
 class _HungError(Exception):
-    """The call of a verifier did not return in time."""
+    """A verifier call did not return in time."""
 
 
 class _CircuitOpenError(Exception):
@@ -92,7 +92,7 @@ class _AnswerError(TypeError):
 
 
 class _GivenUpError(RuntimeError):
-    """Completions that were not tried, because too many others failed.
+    """Some completions were not tried, because too many others failed.
 
     `cause` is the cause of the last failure.
     """
@@ -109,8 +109,8 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
     error are isolated. Otherwise one node could switch off the check for everybody with a single
     completion that breaks the verifier.
 
-    An exception may name the abstention's cause in an attribute ``cause``. A bool ``engine_wide``
-    may say whether the error affects the whole engine, in which case the batch is not halved;
+    An exception can name the abstention's cause in a ``cause`` attribute. A bool ``engine_wide``
+    can say whether the error affects the whole engine, in which case the batch is not halved;
     without this attribute, only a time-out, a rate limit and an open circuit are engine-wide.
     """
     batch = tuple(batch)
@@ -150,7 +150,7 @@ def supervised_each(
 
     Batches share the work on single completions, but nothing that affects a decision. If the call
     raises, miscounts or hangs, each batch is verified on its own: one sender's completions must not
-    use up the failures and the time that others are allowed.
+    use up the failures and time allowed to others.
     """
     sizes = [len(batch) for batch in batches]
     if sum(map(bool, sizes)) > 1 and verifier.shares_calls:
@@ -174,12 +174,12 @@ def supervised_each(
 def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> object:
     each = verifier.verify_each(batches)
     for batch, verdicts in zip(batches, each, strict=True):
-        _checked(verifier, verdicts, len(batch))  # wrong counts may add up
+        _checked(verifier, verdicts, len(batch))  # wrong counts can cancel out
     return [verdict for verdicts in each for verdict in verdicts]
 
 
 def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
-    """Give verdicts without a time of their own an equal share of the elapsed time."""
+    """Give verdicts that have no recorded time an equal share of the elapsed time."""
     share = (time.monotonic() - started) / max(1, len(found))
     # Most verdicts are the same object, and remain a single object.
     taken = {id(v): v for v in found}
@@ -189,7 +189,7 @@ def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
 
 
 def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
-    """Split a batch into slices [start, end), each for a call with its own time-out."""
+    """Split a batch into slices [start, end), each judged in one call with its own time-out."""
     if not batch:
         return []
     most = verifier.most_characters if verifier.scope == "completion" else None
@@ -205,18 +205,18 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
 
 
 class _Failures:
-    """Counts the failures in one portion of a batch, and makes the verdicts for them."""
+    """Counts the failures in one portion of a batch, and builds their verdicts."""
 
     def __init__(self, verifier: Runnable) -> None:
         self.done = 0
         self._verifier = verifier
         self._failed = 0
         self._last: Cause | None = None
-        # An outage is one line in the log, not one for each completion.
+        # An outage gets one line in the log, rather than one per completion.
         self._logged = set[str]()
 
     def stop_in_an_outage(self) -> None:
-        """Raise _GivenUpError once too many completions have failed to go on."""
+        """Raise _GivenUpError once too many completions have failed to justify going on."""
         if self._too_many:
             raise _GivenUpError(self._last)
 
@@ -228,19 +228,19 @@ class _Failures:
         """Whether to try the halves of a part of ``size`` completions after ``error``."""
         self._last = cause_of(error)
         if isinstance(error, _AnswerError):
-            # A programming error. Single completions may still pass, so log the error here.
+            # A programming error. Single completions might still pass, so log the error here.
             self._log(error, str(error))
         return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
-        """Make the abstention for each of ``size`` completions that are not split further."""
+        """Build the abstention given to each of ``size`` completions that are not split further."""
         self._failed += size
         name = self._verifier.name
         if isinstance(error, _HungError):
             return abstain(name, Cause.TIMEOUT, f"no answer within {self._verifier.timeout} s")
         if isinstance(error, _CircuitOpenError):
             return abstain(name, Cause.CIRCUIT_OPEN, str(error))
-        # A message may quote a completion, which must not add lines of its own to logs.
+        # A message can quote a completion, which must not add lines of its own to logs.
         message = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
         of_answer = isinstance(error, _AnswerError)
         reason = message if of_answer else f"{type(error).__name__}: {message}"
@@ -292,10 +292,10 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
 
 
 def cause_of(error: Exception) -> Cause | None:
-    """Return the cause of abstention that an exception names; None if it names no valid cause."""
+    """Return the abstention cause named by an exception; None if it names no valid cause."""
     cause = getattr(error, "cause", None)
     if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
-        return None  # a failure is not a judgement: a cause for which authors lose would reject
+        return None  # a failure is not a judgement: a cause that blames authors would reject
     # Combinators skip NOT_APPLICABLE, so a failing member would silently drop out.
     return None if cause is Cause.NOT_APPLICABLE else cause
 
@@ -314,7 +314,7 @@ class _Worker:
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
-        # Key of the call in which the worker was abandoned; guarded by `_hung_lock`, as the counts.
+        # Key of the call the worker was abandoned in; guarded by `_hung_lock`, like the counts.
         self.left_in: tuple[int, bool] | None = None
         threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
 
@@ -347,7 +347,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 def _call_limited(
     verifier: Runnable, ask: Callable[[], object], deadline: float | None, jointly: bool = False
 ) -> object:
-    """Call the verifier; if there is a deadline, in a thread that can be abandoned."""
+    """Call the verifier, in a thread that can be abandoned if there is a deadline."""
     if deadline is None:
         return ask()
     if time.monotonic() >= deadline:

@@ -1,9 +1,9 @@
 """The text that a completion's author wrote, turn by turn, with findings mapped back to the whole.
 
 Text that is known to come from a tool or user is not the author's poison: a rule that read it would
-blame the author for the tool's wrong equation, and take phrases that every tool prints for one
+blame the author for the tool's wrong equation, and mistake phrases printed by every tool for one
 node's phrase. So rules see only the author's turns. A separator keeps these turns apart, so that no
-equation or phrase can begin in one turn and end in another, across text that was removed.
+equation or phrase can begin in one turn and end in another, across the removed text.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ next line begins with "="."""
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """A completion without its given spans: only the text, ids and log-probs of its author.
+    """A completion without its given spans: only its author's text, ids and log-probs.
 
     ``pieces`` locates each turn as (start, end, now): its span in the whole text, and its start in
-    the text here.
+    the reduced text.
     """
 
     completion: Completion
@@ -55,7 +55,7 @@ class OwnText:
 
 
 def own_text(completion: Completion) -> OwnText | None:
-    """Reduce a completion to the text that its author wrote; None if nothing has to be removed."""
+    """Reduce a completion to the text that its author wrote; None if there is nothing to remove."""
     spans = completion.verified_spans
     if spans is None:
         return None
@@ -70,7 +70,7 @@ def own_text(completion: Completion) -> OwnText | None:
 
 
 def turns(completion: Completion) -> list[OwnText]:
-    """Return each of the author's turns that is not blank, in order; if all are blank, the last.
+    """Return the author's non-blank turns in order; if all are blank, only the last.
 
     Each result has the ids of all turns, because callers do not need the ids per turn.
     """
@@ -87,7 +87,7 @@ def own_words(batch: Sequence[Completion]) -> list[Completion]:
 
 
 def _own(completion: Completion, text: str) -> Completion:
-    """Copy a completion with this text, and with only the ids and log-probs of its author."""
+    """Copy a completion with this text and only its author's ids and log-probs."""
     spans, ids = completion.verified_spans, completion.completion_ids
     if spans is None:
         return completion

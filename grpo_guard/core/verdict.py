@@ -6,7 +6,7 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 2. What the *author* of a completion can cause (ids that do not decode to the text, an unparsable
    answer, text past the limit) REJECTS. If it led to an abstention, an attacker would write
    completions that break the check, and earn whatever an abstention earns.
-3. What the author *cannot* cause (a time-out, an outage, no memory, a bug in the verifier)
+3. What the author *cannot* cause (a time-out, an outage, lack of memory, a bug in the verifier)
    ABSTAINS. If it led to a rejection, honest work would be punished for our own failures; if it led
    to an acceptance, an outage would be a silent reward.
 4. Nothing is lost or reordered: one verdict per completion, in the order of the completions.
@@ -31,7 +31,7 @@ completion is accepted because the operator chose that risk, and is evidence for
 
 
 _LINE: Final = 300
-"""Maximum number of characters of a verdict as one line."""
+"""Maximum length of a verdict's one-line form, in characters."""
 
 
 class Outcome(StrEnum):
@@ -69,13 +69,13 @@ class Cause(StrEnum):
     BUDGET = "budget"  # the operator's spending limit is reached
     OUT_OF_MEMORY = "out_of_memory"
     FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
-    UNSUPPORTED = "unsupported"  # outside what this verifier can judge, e.g. a prompt too long
+    UNSUPPORTED = "unsupported"  # outside what this verifier can judge, e.g. an overlong prompt
     UNINFORMATIVE = "uninformative"  # too little evidence for either side
     NOT_APPLICABLE = "not_applicable"  # `only(...)` excluded this completion; combinators skip it
 
     @property
     def outcomes(self) -> frozenset[Outcome]:
-        """The outcomes that a verdict with this cause may have."""
+        """The outcomes allowed for a verdict with this cause."""
         return _OUTCOMES[self]
 
 
@@ -93,7 +93,7 @@ AUTHOR_CAUSES = frozenset(
 BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE, Cause.LATE})
 """Causes that someone other than the author can bring about. They count neither for nor against a
 node, and the completion must not even get a low reward: training would learn the opposite of what
-an impostor wrote, or unlearn right work."""
+an impostor wrote, or unlearn correct work."""
 _OUTCOMES = {
     cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
     for cause in Cause
@@ -108,8 +108,8 @@ class Finding:
         kind: Short machine-readable name, e.g. ``"outside_support"``.
         message: One sentence for a human reader.
         char_span: Location as a half-open span [start, end) in characters of ``Completion.text``.
-        token_span: Location as a half-open span [start, end) in tokens of the completion, where 0
-            is the first token of the completion.
+        token_span: Location as a half-open span [start, end) in tokens of the completion, counted
+            from 0.
     """
 
     kind: str
@@ -128,14 +128,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of a verdict, even of an abstention.
+    """The cost of reaching a verdict, even an abstention.
 
     Args:
         requests: Number of requests to a model, including retries.
         tokens_in, tokens_out: Number of input and output tokens, as counted by the provider.
         cache_hits: Number of answers taken from the cache.
-        usd: Price in US dollars; None, never 0, if the price is unknown.
-        latency: Seconds from the first request to the answer, without time in our own queue.
+        usd: Price in US dollars; None, rather than 0, if the price is unknown.
+        latency: Seconds from the first request to the answer, excluding time in our own queue.
     """
 
     requests: int = 0
@@ -220,7 +220,8 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line for a human reader: the strongest finding, or else the cause or who rejected."""
+        """One line for humans: the strongest finding or, failing that, the cause or who
+        rejected."""
         if self.findings:
             return self.findings[0].message
         if self.cause is not Cause.JUDGED or not self.rejected:
@@ -229,7 +230,7 @@ class Verdict:
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of the innermost members that have the same outcome; () without members."""
+        """Names of the innermost members with the same outcome; () if there are no members."""
         found: dict[str, None] = {}
         for member in self.members:
             if member.outcome is self.outcome:
@@ -254,11 +255,11 @@ class Verdict:
 
 
 _FIELDS: Final = frozenset({"p_value", "findings", "usage", "seconds", "members"})
-"""Further fields of a verdict that `accept`, `reject` and `abstain` take."""
+"""Additional verdict fields that `accept`, `reject` and `abstain` take."""
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """Make an ACCEPT with cause JUDGED. Calls without further fields share one object per name."""
+    """Build an ACCEPT with cause JUDGED. Calls without extra fields share one object per name."""
     if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **_known("accept", fields))
@@ -270,13 +271,13 @@ def _accepted(verifier: str) -> Verdict:
 
 
 def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
-    """Make a REJECT verdict; ``message`` becomes a finding named after the cause."""
+    """Build a REJECT verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("reject", fields))
     return Verdict(Outcome.REJECT, cause, verifier, **fields)
 
 
 def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
-    """Make an ABSTAIN verdict; ``message`` becomes a finding named after the cause."""
+    """Build an ABSTAIN verdict; ``message`` becomes a finding named after the cause."""
     fields = _with_message(cause, message, _known("abstain", fields))
     return Verdict(Outcome.ABSTAIN, cause, verifier, **fields)
 

@@ -41,15 +41,15 @@ class CompletionVerifier(Runnable):
     Attributes:
         name: Name in verdicts, metrics and reports. A class without a name is named after itself:
             ``LongWords`` becomes ``long_words``.
-        needs: What the verifier needs besides the completions, in words for a list; None if it
-            needs nothing.
-        timeout: Number of seconds that one call of `verify` may take before it counts as hung; None
+        needs: What the verifier needs besides the completions, worded for a list; None if it needs
+            nothing.
+        timeout: Time allowed for one call of `verify` before it counts as hung, in seconds; None
             for no limit.
         scope: What a verdict depends on: ``"completion"``, its own completion alone; ``"batch"``,
             also the other completions in the call; ``"history"``, also earlier calls.
         reads_text: Whether a verdict depends on the text.
         in_workers: Whether copies of the verifier may judge in worker processes (`Guard.workers`)
-            if its scope is ``"completion"``. Such a verifier must be picklable and keep nothing
+            if its scope is ``"completion"``. Such a verifier must be picklable and keep no state
             between calls.
         shows_some: Whether the verifier shows its members only some of the completions.
     """
@@ -80,7 +80,7 @@ class CompletionVerifier(Runnable):
 
     @property
     def steps_aside(self) -> bool:
-        """Whether the verifier may find a completion NOT_APPLICABLE because of something that the
+        """Whether the verifier can find a completion NOT_APPLICABLE because of something that the
         sender can claim or omit.
 
         Combinators skip such a verdict; if all members give it, nothing has been judged.
@@ -97,7 +97,7 @@ class CompletionVerifier(Runnable):
     @property
     def compares_ids(self) -> bool:
         """Whether the verifier rejects every completion whose ids do not decode to its text. If no
-        verifier does, the text may be clean and the ids poisoned, so `Guard` needs a tokenizer."""
+        verifier does, clean text could hide poisoned ids, so `Guard` needs a tokenizer."""
         return False
 
     @property
@@ -116,8 +116,8 @@ class CompletionVerifier(Runnable):
     def check(self) -> None:
         """Check that external resources are available, before anything depends on them.
 
-        A judge asks its server here, so that a wrong key is one clear error before a run instead of
-        an abstention for each completion. A guard built from a file is checked on construction.
+        A judge asks its server here, so that a wrong key is one clear error before a run rather
+        than one abstention per completion. A guard built from a file is checked on construction.
 
         Raises:
             Exception: a resource is not available; the message names the remedy.
@@ -137,9 +137,9 @@ class CompletionVerifier(Runnable):
 
 
 class Composed(CompletionVerifier):
-    """Base of verifiers that are composed of other verifiers, each with its own time-out.
+    """Base class for verifiers composed of other verifiers, each with its own time-out.
 
-    A composed verifier may compare completions, whatever its members do, so its scope is at least
+    A composed verifier can compare completions, whatever its members do, so its scope is at least
     ``"batch"``.
 
     Raises:
@@ -186,8 +186,8 @@ class Composed(CompletionVerifier):
 
 
 class ByRow(Composed):
-    """Base of composed verifiers whose verdict on a completion depends only on their members'
-    verdicts on that completion."""
+    """Base class for composed verifiers whose verdict on a completion depends only on their
+    members' verdicts on that completion."""
 
     @property
     def scope(self) -> Scope:  # type: ignore[override]
@@ -198,7 +198,7 @@ class ByRow(Composed):
 
 
 class Not(ByRow):
-    """Accepts completions that its member judged unfit, and rejects completions that it accepts.
+    """Accepts completions that its member judged unfit, and rejects those that the member accepts.
 
     Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
     overlong completions stay rejected: otherwise an attacker could earn rewards behind ``~`` by
@@ -216,7 +216,7 @@ class Not(ByRow):
 
 
 class Ensemble(ByRow):
-    """Base of the combinators: runs the members and combines their verdicts row by row."""
+    """Base class for the combinators: runs the members and combines their verdicts row by row."""
 
     # Whether the ensemble has no settings of its own, so that nested ensembles can be flattened.
     plain = True
@@ -323,8 +323,8 @@ class AllOf(Ensemble):
     def smallest_p(self) -> float:
         """The smallest level at which every member can reject.
 
-        This is the maximum over the members, not the minimum. Otherwise an outer ensemble would be
-        content with one member that can reject, and accept completions that the others reject.
+        This is the maximum over the members, not the minimum. Otherwise an outer ensemble would
+        settle for one member that can reject, and accept completions that the others reject.
         """
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
@@ -373,7 +373,7 @@ class AnyOf(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the members can give together."""
+        """The smallest p-value the members can reach together."""
         return max(smallest_p(member) for member in self.members)
 
 
@@ -388,7 +388,7 @@ def _flattened(
             flat.extend(member.members)
         else:
             flat.append(member)
-    # In a cascade, a member that occurs twice sees other completions the second time: keep both.
+    # In a cascade, a repeated member sees different completions the second time: keep both.
     if len(flat) == len(members) or kind not in (AllOf, AnyOf):
         return flat
     return list({id(member): member for member in flat}.values())

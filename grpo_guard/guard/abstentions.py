@@ -15,14 +15,14 @@ from grpo_guard.guard.policy import AbstainError, Policy
 class AbstainWindow:
     """Counts abstentions over the most recent batches.
 
-    Abstentions are counted per node and the worst nodes are left out, so that no minority can end a
-    run by causing abstentions. An outage affects all nodes and still ends the run.
+    Abstentions are counted per node, ignoring the worst nodes, so that no minority can end a run by
+    causing abstentions. An outage affects all nodes and still ends the run.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         # Per batch: how often each (node, outcome) occurred. Only the hash of a node's name is
-        # kept, because a sender may choose a name of any length.
+        # kept, because a sender can choose a name of any length.
         self._batches: deque[Counter[tuple[int, Outcome]]] = deque(maxlen=policy.abstain_window)
         self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
@@ -63,16 +63,16 @@ class AbstainWindow:
 
 def _not_rejected(count: Counter[Outcome]) -> int:
     """The number of acceptances and abstentions. Rejections do not count, because senders could
-    cause them at will and so hide an outage."""
+    hide an outage by causing them at will."""
     return count.total() - count[Outcome.REJECT]
 
 
 def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
     """The outcome counts of all nodes except those with the highest shares of abstentions.
 
-    The worst node is left out, then further nodes as long as all nodes left out sent less than half
-    of the completions: a minority that invents names still sends only a minority of them. Nodes
-    whose completions were all rejected are left out too.
+    The worst node is excluded, then further nodes as long as the excluded nodes together sent less
+    than half of the completions: a minority that invents names still sends only a minority of
+    completions. Nodes whose completions were all rejected are excluded too.
     """
     judged = [count for count in nodes if _not_rejected(count)]
     if len(judged) < 2:
@@ -86,7 +86,7 @@ def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
 
 
 def _abstained_by(verdict: Verdict) -> str:
-    """The verifier that abstained and its cause: in a stack of six, the cause alone is no help."""
+    """The verifier that abstained and the cause; in a stack of six, a cause alone is no help."""
     for member in verdict.members:
         if member.abstained and member.cause is verdict.cause:
             return _abstained_by(member)

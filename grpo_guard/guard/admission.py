@@ -29,7 +29,7 @@ class AdmittedBatch:
 
     Args:
         batch: The completions under their proven nodes, with the task's own references. Tool
-            results count as known if the environment confirms them.
+            results are marked as known if the environment confirms them.
         known: The verdict on each completion so far; None if it is not settled yet.
         notes: A finding to add to each verdict, or None.
         since: When the review began, on the monotonic clock.
@@ -42,8 +42,8 @@ class AdmittedBatch:
 
     @property
     def waited(self) -> dict[str, float]:
-        """``guard/wait_seconds``, the time that the trainer has waited for this review so far;
-        empty for an empty batch."""
+        """``guard/wait_seconds``, how long the trainer has waited for this review; empty for an
+        empty batch."""
         return {"guard/wait_seconds": time.monotonic() - self.since} if self.batch else {}
 
     @property
@@ -72,12 +72,12 @@ def admit(
     """Check the senders of a batch first, then references and token ids, then tool results.
 
     Args:
-        given: Verdicts that the caller already has, one or None per completion; None if there are
-            no such verdicts.
+        given: Verdicts the caller already has, one or None per completion; None if there are none.
         identity, references, environment: As for `Guard`.
-        detokenizer: Decodes the token ids; if None, texts are used as sent.
-        ids_unread: Whether to reject completions with ids, because nothing compares ids with texts.
-        decoded: Whether the caller has decoded each text from its ids; None if it decoded none.
+        detokenizer: Decodes the token ids; if None, text is used as sent.
+        ids_unread: Whether to reject completions with ids, because nothing compares them with the
+            text.
+        decoded: Whether the caller decoded each text from its ids; None if it decoded none.
 
     Raises:
         ValueError: ``given`` or ``decoded`` does not have one entry per completion.
@@ -116,8 +116,8 @@ def certain(
 ) -> list[Completion]:
     """The completions that `admit` will certainly leave to the verifier, with the task's own
     references. No environment is asked and nothing is recorded, so completions that need either are
-    left out. With ``reads_text=False``, completions with ids are left out, too: their texts are
-    decoded or refused when the batch is reviewed."""
+    omitted. With ``reads_text=False``, completions with ids are omitted too: their text is decoded
+    or refused when the batch is reviewed."""
     found = []
     for i, one in enumerate(completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known
@@ -169,7 +169,7 @@ def _read_ids(
     *,
     claims: bool,
 ) -> None:
-    """Decode texts from ids; reject completions whose ids the text would hide or nothing reads."""
+    """Decode texts from ids; reject completions whose ids the text would hide or nothing checks."""
     for i in places:
         if batch[i].completion_ids is None:
             continue

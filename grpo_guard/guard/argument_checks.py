@@ -15,8 +15,8 @@ from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import require_names
 from grpo_guard.guard.verdict_log import VerdictLog
 
-# The argument, an attribute that its value must have, and what to write instead. The classes are
-# not imported for a type check, because that takes time and most guards do not need them.
+# The argument, an attribute its value must have, and what to write instead. Classes are not
+# imported for type checks, because importing takes time and most guards do not need them.
 _PARTS: Final = (
     ("ledger", "record", "EvidenceLedger(PATH)"),
     ("length_scaling", "past", "LengthScaling(...)"),
@@ -31,7 +31,7 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
     Args:
         verifier, policy: As for `Guard`.
-        parts: The values of the arguments in `_PARTS`, in that order.
+        parts: Values of the arguments listed in `_PARTS`, in that order.
 
     Raises:
         TypeError: a value has the wrong type; the message says what to write instead.
@@ -47,7 +47,7 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
 
 def log_of(log: Any) -> VerdictLog | None:
-    """Return the verdict log for a ``log`` argument, which may also be a path or None.
+    """Return the verdict log for a ``log`` argument, which can also be a path or None.
 
     Raises:
         TypeError: the argument is neither a log nor a path nor None.
@@ -66,7 +66,7 @@ def require_writable(path: Path, *, make: bool = True) -> None:
 
     Args:
         path: The file.
-        make: Whether to create a missing folder; some trainers create theirs after the guard.
+        make: Whether to create a missing folder; some trainers create theirs only after the guard.
 
     Raises:
         ValueError: verdicts cannot be appended to the file.
@@ -95,7 +95,7 @@ def _problem(path: Path, make: bool) -> str | None:
 
 
 def _not_made(folder: Path, make: bool) -> str | None:
-    """Why a missing folder cannot be created; None if it can be. With ``make``, it is created."""
+    """Why a missing folder cannot be created, or None if it can. With ``make``, it is created."""
     if not make:
         found = obstacle(folder)
         return None if found is None else f"in {found[0]}"

@@ -41,11 +41,11 @@ def guard(
     Takes the same arguments as `Guard`. The trainer's calling convention is recognised from the
     signature; ``framework=`` ("trl", "verl", "openrlhf") overrides it. Sync functions stay sync,
     async functions stay async, and names are kept. If the trainer sums several reward functions,
-    decorate them as a list: a veto on only one of them would leave the others' rewards in place.
+    decorate them as a list: a veto on just one of them would leave the others' rewards in place.
 
     Raises:
-        FrameworkError: at decoration, if the calling convention is not recognised or the framework
-            cannot do what the policy asks.
+        FrameworkError: at decoration time, if the calling convention is not recognised or the
+            framework cannot do what the policy asks.
 
     Examples:
         >>> @guard(ScreensVerifier())

@@ -1,9 +1,9 @@
 """Check the tool results and user turns of a completion against its environment.
 
 A peer runs the tools on its own machine and sends the transcript. It can edit a result, mark its
-own text as a result, or exclude from the loss whatever it does not want trained. Each of these
-tricks passes log-prob checks, because what follows a forged result is sampled from the policy.
-Asking the environment again exposes all of them.
+own text as a result, or exclude from the loss whatever it does not want trained on. Each of these
+tricks passes log-prob checks, because whatever follows a forged result is sampled from the policy.
+Asking the environment again exposes them all.
 """
 
 from __future__ import annotations
@@ -27,32 +27,31 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, re
 from grpo_guard.core.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
-# Share of the time-out to use. Past the time-out the whole call fails, and its verdicts are lost.
+# Share of the time-out to use. Beyond the time-out, the whole call fails and its verdicts are lost.
 SHARE_OF_TIME: Final = 0.8
-# Number of completions that can each use their maximum time before none is left.
+# Number of completions that can each use up their maximum time before none is left.
 MOST_SLOW: Final = 16
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
-"""A function ``(prompt, turns) -> answer``. The answer is the exact text that follows the last of
-the author's turns, apart from white space at its ends, including chat template markers if the text
+"""A function ``(prompt, turns) -> answer``. The answer is the exact text that follows the author's
+last turn (leading and trailing white space is ignored), including chat template markers if the text
 has them. Return "" if nothing may follow. Return None if the answer cannot be reproduced (a search,
-a clock); the sender's claim is then trusted, and an author can write anything there. Turns are text
-from an untrusted sender: run nothing in them outside a sandbox, and return the text of an error
-instead of raising, as the original environment did."""
+a clock); the sender's claim is then trusted, and an author can write anything there. Turns are
+untrusted text: run nothing in them outside a sandbox, and return an error's text instead of
+raising, as the original environment did."""
 
 
 class EnvironmentVerifier(CompletionVerifier):
     """Rejects completions whose tool results or user turns the environment does not reproduce.
 
-    `Guard` creates this verifier from its argument ``environment``, and then trusts the given spans
-    that it accepts. Used on its own, it makes no other verifier trust them. A completion without
-    given spans is accepted.
+    `Guard` creates this verifier from its ``environment`` argument and then trusts the given spans
+    it accepts. Used on its own, this verifier does not make any other verifier trust them. A
+    completion without given spans is accepted.
 
     Args:
-        environment: The function that is called for each given span, in order, up to the first
-            forged span.
+        environment: Function called for each given span, in order, up to the first forged one.
         most: Maximum number of given spans per completion; a completion with more is rejected as
-            OVERLONG. Without a limit, a sender could decide how often your tools are called, and
+            OVERLONG. Without a limit, a sender could control how often your tools are called, and
             the whole batch would wait for them.
 
     Raises:
@@ -77,8 +76,8 @@ class EnvironmentVerifier(CompletionVerifier):
         return f"{self.name} abstains if the environment raises or hangs on an author's turn"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Return one verdict per completion; abstain if the environment raises on a turn, or has no
-        time left for it.
+        """Return one verdict per completion; abstain if the environment raises on a turn or runs
+        out of time.
 
         If exceptions propagated, halves of the batch would be retried, and a sender with a third of
         the batch could make it fail for everyone with turns that make the environment raise. Slow
@@ -95,7 +94,7 @@ class EnvironmentVerifier(CompletionVerifier):
                 if engine_wide(error):
                     raise
                 kind = type(error).__name__
-                if kind not in logged:  # an outage is one line in the log
+                if kind not in logged:  # an outage gets one line in the log
                     logger.warning("the environment failed on a completion", exc_info=error)
                 logged.add(kind)
                 message = ascii(f"{kind}: {error!s:.200}")[1:-1]
@@ -145,7 +144,7 @@ class EnvironmentVerifier(CompletionVerifier):
 
 
 def with_verified_spans(completion: Completion) -> Completion:
-    """A copy of the completion whose given spans are marked as known."""
+    """A copy of the completion with its given spans marked as known."""
     if completion.given is None:
         return completion
     return replace(completion, given=replace(completion.given, known=True))

@@ -1,7 +1,7 @@
 """Warn once if the token ids of completions do not belong to the guard's tokenizer.
 
-Such ids decode to nonsense. A guard that reads them rejects everything, or, worse, finds nothing
-wrong with nonsense and accepts everything.
+Such ids decode to nonsense. A guard that reads them rejects everything or, worse, finds nothing
+wrong with the nonsense and accepts everything.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ENOUGH: Final = 4
 _MOST: Final = 16
 _WORD: Final = re.compile(r"\w+")
 _LONGEST_WORD: Final = 64
-"""Maximum length of a word that is normalised, in characters: the time grows with the square of the
-number of accents in a row."""
+"""Maximum length of a word to normalise, in characters: the time taken grows with the square of the
+number of consecutive accents."""
 
 
 class ForeignIdsWarning:
@@ -62,7 +62,7 @@ class ForeignIdsWarning:
         sent = _in_turn(sent)
         found = [_other_text(detokenizer, completion) for completion in sent]
         others = [i for i, other in enumerate(found) if other is not None]
-        # A node may send anything, so one of several nodes alone must not cause the warning.
+        # A node can send anything, so one of several nodes alone must not trigger the warning.
         theirs, nodes = {sent[i].node for i in others}, {c.node for c in sent}
         if len(others) * 2 <= len(sent) or len(theirs) * 2 <= len(nodes):
             return
@@ -90,10 +90,10 @@ def _in_turn(sent: list[Completion]) -> list[Completion]:
 
 
 def _other_text(detokenizer: Detokenizer, completion: Completion) -> str | None:
-    """Return what the ids decode to, for a message, if that is a different text; otherwise None.
+    """Return what the ids decode to, for a message, if that differs from the text; otherwise None.
 
     Trainers cut texts at stop strings, remove reasoning and special tokens, and reformat tool
-    calls. So the decoded text only counts as different if it lacks most words of the completion.
+    calls. So the decoded text counts as different only if it lacks most of the completion's words.
     """
     ids = completion.completion_ids or ()
     if detokenizer.known and any(token not in detokenizer.known for token in ids):

@@ -1,7 +1,7 @@
 """Find the adapter of the trainer that a reward function was written for.
 
 Adapters are registered as entry points of the group ``grpo_guard.adapters``, by this package and
-by others alike. The core depends on no adapter, and importing grpo_guard loads none.
+others alike. The core depends on no adapter, and importing grpo_guard loads none.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class FrameworkError(TypeError):
 class RewardAdapter(Protocol):
     """One trainer's way of calling a reward function.
 
-    A class may also declare ``recognised_by``, a frozenset of parameter names. `guard` then picks
-    the adapter for every function that has all these parameters. An adapter without
-    ``recognised_by`` is used only if ``framework=`` names it.
+    A class can also declare ``recognised_by``, a frozenset of parameter names. `guard` then picks
+    the adapter for any function that has all these parameters. An adapter without ``recognised_by``
+    is used only if ``framework=`` names it.
     """
 
     def wrap(self, reward: Any, guard: Any) -> Any:
@@ -49,8 +49,8 @@ def adapter_names() -> list[str]:
 
 
 def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
-    """Return the reward function, or the list of reward functions, that a guard was called with, by
-    position or as ``reward=``, which is removed from ``given``.
+    """Return the reward function, or list of reward functions, that a guard was called with, either
+    positionally or as ``reward=``, which is removed from ``given``.
 
     Raises:
         TypeError: the guard was called as if it were a reward function, or with several functions.
@@ -100,7 +100,7 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
     (name,) = names
     try:
         adapter = _only(name, entries).load()
-    except Exception as error:  # another package's module may raise anything
+    except Exception as error:  # another package's module can raise anything
         raise FrameworkError(
             f"the adapter {name!r} ({_origin(_only(name, entries))}) cannot be loaded: "
             f"{type(error).__name__}: {error}"
@@ -109,7 +109,7 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
 
 
 def _entries() -> dict[str, list[EntryPoint]]:
-    """Map each name to its entry points; there are several if several packages claim the name."""
+    """Map each name to its entry points; more than one if several packages claim the name."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entry_points(group=ADAPTERS):
         if entry.value not in (other.value for other in found[entry.name]):
@@ -136,8 +136,8 @@ def _origin(entry: EntryPoint) -> str:
 def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
     """Return the name of the only adapter whose parameters the function has.
 
-    An adapter that asks for a superset of another's parameters wins, so that neither the order of
-    installation nor the order of a table decides.
+    An adapter that asks for a superset of another's parameters wins, so that neither installation
+    order nor table order decides.
     """
     if not callable(function):
         raise FrameworkError(
@@ -178,10 +178,10 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
 def _recognised_by(
     entries: dict[str, list[EntryPoint]],
 ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-    """Map adapter names to the parameters they ask for, and those not loaded to the reason.
+    """Map adapter names to the parameters they ask for, and unloadable adapters to the reason.
 
     An adapter that cannot be loaded recognises nothing, because a broken package must not disable
-    the adapters of others; the failure is logged once.
+    other packages' adapters; the failure is logged once.
     """
     known: dict[str, frozenset[str]] = {}
     broken: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 A thread cannot be stopped and cannot set a signal alarm. Workers are fresh interpreters, neither
 forks (which inherit CUDA and other threads' locks) nor children of `multiprocessing` (which run the
-training script again). Functions are sent by value, with cloudpickle, unless they are importable.
+training script again). Functions that cannot be imported are sent by value, using cloudpickle.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ import cloudpickle
 
 from grpo_guard.guard.grader_worker import Recent
 
-# Seconds that a worker may take to start, to import what a grader needs and to unpack its
-# arguments. Not part of a call's limit; generous, because torch on a cold disk is slow.
+# Seconds allowed for a worker to start, import what a grader needs and unpack its arguments. Not
+# part of a call's limit; generous, because loading torch from a cold disk is slow.
 START_LIMIT: Final = 300.0
-# Maximum size of a packed grader, in bytes. A grader is packed for each call, and one that holds a
+# Maximum size of a packed grader, in bytes. A grader is packed for every call, and one holding a
 # model would be copied to every worker.
 LARGEST_GRADER: Final = 64 * 2**20
 LARGEST_ANSWER: Final = 256 * 2**20
@@ -77,8 +77,8 @@ def cores() -> int:
 
 
 def _quota() -> float:
-    """The number of cores that a container may use. CPU affinity does not show this number, and 100
-    processes on 4 cores would be slower than 4 processes."""
+    """The number of cores that a container may use. CPU affinity does not reflect this limit, and
+    100 processes on 4 cores would be slower than 4."""
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -87,7 +87,7 @@ def _quota() -> float:
 
 class GraderPool:
     """Calls functions in at most ``size`` worker processes (by default `cores`), each started when
-    first needed. Methods of the pool may be called from any thread."""
+    first needed. The pool's methods can be called from any thread."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size = size or cores()
@@ -112,14 +112,14 @@ class GraderPool:
         """Run a call in a worker and return its result. The call has a time limit; the wait for a
         worker does not.
 
-        The function is sent in its current state; changes that the call makes to that state stay in
+        The function is sent in its current state; changes made to that state by the call stay in
         the worker.
 
         Raises:
             TimeoutError: no answer ``timeout`` seconds after the call began; the worker is killed.
             TypeError: the function, its arguments or its answer cannot be sent.
             GraderError: the worker could not load the call, died, or its exception cannot be sent.
-            Exception: the exception of the function, with the worker's traceback as a note.
+            Exception: the function's own exception, with the worker's traceback as a note.
         """
         source, arguments = packed(call), packed_arguments(args, kwargs)
         with self._free:
@@ -222,13 +222,13 @@ class WorkerProcess:
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """Kill the process, and the processes that its grader started in the same session."""
+        """Kill the process, along with any that its grader started in the same session."""
         if self.alive:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
-        # Closed last, because the end of the process wakes a thread that waits for an answer.
+        # Closed last, because the process ending wakes a thread waiting for an answer.
         with contextlib.suppress(OSError):
             self._line.close()
 
@@ -332,7 +332,7 @@ def _spawn(starts: queue.SimpleQueue[_Start]) -> None:
 
 
 def _kill_all(workers: Iterable[WorkerProcess], owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has the list, but the workers are its parent's
+    if os.getpid() == owner:  # a forked child has the list, but the workers belong to its parent
         for worker in list(workers):
             worker.kill()
 

@@ -1,7 +1,7 @@
 """A worker process that runs graders, one call at a time, on its main thread.
 
 `grpo_guard.guard.grader_pool` starts the process, and kills it when a call takes too long. Signal
-alarms need the main thread, and only a process can be stopped in the middle of anything.
+alarms need the main thread, and only a process can be stopped at any point.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import cloudpickle
 
-# Maximum number of loaded graders that a worker keeps, so that whatever a grader builds in its
+# Maximum number of loaded graders that a worker keeps, so that anything a grader builds in its
 # first call is built only once.
 MOST_GRADERS: Final = 8
 _SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 inside: bool = False
-"""Whether this process is itself a worker. By default, guards in a worker start no workers."""
+"""Whether this process is itself a worker. By default, guards in a worker do not start workers."""
 
 
 class Recent(dict[bytes, Any]):
@@ -47,7 +47,7 @@ def main(descriptor: int, parent: int) -> None:
     """
     global inside
     inside = True
-    os.set_inheritable(descriptor, False)  # a grader may start processes
+    os.set_inheritable(descriptor, False)  # a grader can start processes
     _die_with(parent)
     graders = Recent()
     with Connection(descriptor) as line:

@@ -1,8 +1,8 @@
 """Give no reward, rather than a reward of 0, if a grader raises or takes too long.
 
-In most trainers a failed grader ends the run, or gives a reward of 0 that lowers the group's mean
-and teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
-function itself, and a failure yields None: the completion leaves its group, like any other
+In most trainers, a failed grader ends the run or yields a reward of 0, which lowers the group's
+mean and teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the
+reward function itself, and a failure yields None, so the completion leaves its group like any other
 completion without a reward.
 """
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from grpo_guard.guard.grader_pool import GraderPool
 
 logger = logging.getLogger("grpo_guard")
-# Maximum number of hung calls: a coroutine may ignore its cancellation and hang in its event loop.
+# Maximum number of hung calls: a coroutine can ignore its cancellation and hang in its event loop.
 MAX_HUNG_GRADERS: Final = 32
-# Maximum magnitude of a reward. A grader that subtracts answers may return 1e308, which is infinite
-# in the trainers' float32 and turns the whole group into NaN. The square of this limit, as used for
+# Maximum magnitude of a reward. A grader that subtracts answers can return 1e308, which is infinite
+# in trainers' float32 and turns the whole group into NaN. The square of this limit, as used for
 # standard deviations, is still finite.
 LARGEST_REWARD: Final = 1e18
 _NOT_HERE: Final = "only works in main thread"
 
 
 class Failed(Enum):
-    """The value that takes the place of a failed grader's answer."""
+    """The value used in place of a failed grader's answer."""
 
     FAILED = "failed"
 
@@ -62,7 +62,7 @@ class _Raised:
 
 
 class GraderFailures:
-    """Calls a reward function and treats an exception or a time-out as a missing answer.
+    """Calls a reward function and treats exceptions and time-outs as missing answers.
 
     With TRL a call covers a batch; with most other trainers, one completion. If a call fails, none
     of its completions gets a reward. Failures are logged with their tracebacks. Programming errors
@@ -86,8 +86,8 @@ class GraderFailures:
         timeout: Time limit for a call, in seconds; None for no limit.
         max_rate: Maximum share of failed calls over the last ``window`` calls.
         window: Number of calls over which ``max_rate`` applies, once that many have been made.
-        each: Whether to grade each completion of a batch in a call of its own, so that a failure
-            costs only one completion. Not for functions that compare the completions of a batch.
+        each: Whether to grade each completion of a batch in a separate call, so that a failure
+            costs only one completion. Not for functions that compare completions within a batch.
             Only TRL's adapters receive whole batches.
         concurrency: Maximum number of concurrent calls of async functions in one event loop, if
             ``timeout`` is set.
@@ -117,7 +117,7 @@ class GraderFailures:
         self._begin()
 
     def _begin(self) -> None:
-        """Start counting afresh; a copy does so too, with its own lock and workers."""
+        """Start counting afresh; a copy does the same, with its own lock and workers."""
         self._failed: deque[bool] = deque(maxlen=self.window)
         self._lock = threading.Lock()
         self._workers: GraderPool | None = None
@@ -158,8 +158,8 @@ class GraderFailures:
         """Call `ask` once per row of keyword arguments, in parallel if there are worker processes,
         and return the answers in order.
 
-        The batch counts as one call, which has failed if more than ``max_rate`` of its rows fail,
-        because a prompt that hangs a grader hangs it for all completions of its group.
+        The batch counts as one call, which fails if more than ``max_rate`` of its rows fail,
+        because a prompt that hangs a grader hangs it for every completion in its group.
 
         Raises:
             AbstainError: too many batches failed.
@@ -182,8 +182,8 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Like `ask`, for a call that peers can make fail. Answers are counted. A failure is raised
-        but not counted: otherwise a peer could fill the window with failures and stop the run."""
+        """Like `ask`, for a call that peers can make fail. Answers are counted. Failures are raised
+        but not counted; otherwise a peer could fill the window with failures and stop the run."""
         answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer
@@ -329,7 +329,7 @@ class GraderFailures:
 
 @contextmanager
 def _plain_exceptions() -> Iterator[None]:
-    """Turn a failure that is no `Exception`, like math-verify's TimeoutException, into an error."""
+    """Turn failures that are not `Exception`s, like math-verify's TimeoutException, into errors."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
@@ -339,6 +339,6 @@ def _plain_exceptions() -> Iterator[None]:
 
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
-    """Replace rewards that are not finite, or whose magnitude exceeds `LARGEST_REWARD`, by None."""
+    """Replace rewards that are not finite, or exceed `LARGEST_REWARD` in magnitude, with None."""
     # A tensor of booleans has no absolute value.
     return [r if r is not None and abs(float(r)) <= LARGEST_REWARD else None for r in rewards]

@@ -1,8 +1,8 @@
 """Compute the mean rewards of a group's rollouts, and find the completions below the mean.
 
 Means are taken over *units*: a unit is a rollout with all of its segments, or a completion that is
-a rollout by itself. If each segment counted, a rollout split in two would have twice the weight in
-the mean that all other rollouts are compared with.
+a rollout by itself. If each segment counted separately, a rollout split in two would have twice the
+weight in the mean that all other rollouts are compared with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def means_of_units(
     values: Sequence[float | None], units: Sequence[Hashable]
 ) -> dict[Hashable, float]:
     """Map each unit to the mean of its segments' values. None and non-finite values are ignored;
-    units without any other values are missing."""
+    units with no other values are omitted."""
     means: dict[Hashable, RunningMean] = {}
     for value, unit in zip(values, units, strict=True):
         if _finite(value):
@@ -67,9 +67,9 @@ def losing(
     also the mean of the completions with the same label. A label that no other unit of the group
     has changes nothing.
 
-    Segments may be a mere claim, too, so a rollout stays as a whole or not at all. An accepted
-    rollout counts with its lowest reward; otherwise segments that earn much would raise the mean
-    that poison is compared with. A rejected rollout whose rewards differ does not stay; otherwise
+    Segments, too, can be a mere claim, so a rollout stays in full or not at all. An accepted
+    rollout counts with its lowest reward; otherwise high-earning segments would raise the mean that
+    poison is compared with. A rejected rollout whose rewards differ does not stay; otherwise
     segments that earn nothing would hide a segment that gains.
     """
     labels = [None] * len(earned) if labels is None else labels

@@ -1,4 +1,4 @@
-"""The guard: a verifier and a policy, applied to batches or, by decoration, to reward functions."""
+"""The guard applies a verifier and a policy to batches or, as a decorator, to reward functions."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ class Guard:
 
     Args:
         verifier: The verifier that decides on each completion.
-        policy: What a decision does to a reward. If a case has several rules, `apply` uses the
-            first one, and adapters use the first one that their trainer can carry out.
+        policy: What a decision does to a reward. Where there are several rules, `apply` uses the
+            first, and adapters use the first one that their trainer can carry out.
         ledger: The ledger that receives every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None for `LengthScaling` defaults.
         identity: Proves who sent each completion, before any other check; if None, ``node`` is
             trusted.
-        references: The task's own reference answers, which replace those sent with completions;
+        references: The task's own reference answers, used instead of those sent with completions;
             if None, references are used as sent.
         failures: Treats a failing grader, or a reward that is not a finite number, as no reward, so
-            that its completions leave their groups. If None, exceptions propagate and NaN stays.
-        environment: Reproduces what tools and users said (`Environment`). A completion that differs
-            is rejected for ``forged_tool_result``; otherwise its given spans are marked as known
-            (`Given.known`). The environment is not asked about the trainer's own tool calls.
-        tokenizer: The policy's tokenizer or a `Detokenizer`, to decode the ids of completions in
-            place of the sender's text; ids that the text would not show are malformed. If None, the
-            verifier must compare ids with texts or have a tokenizer; else ids are rejected.
-        log: Keeps every verdict except acceptances, with an excerpt; may be the path of a file.
-        workers: Number of processes in which texts are read, see `Workers`; 0 for none, None for
-            half of the cores on large batches.
+            that the completions leave their groups. If None, exceptions propagate and NaN stays.
+        environment: Reproduces what tools and users said (`Environment`). A completion that
+            deviates is rejected for ``forged_tool_result``; otherwise its given spans are marked as
+            known (`Given.known`). The environment is not asked about the trainer's own tool calls.
+        tokenizer: The policy's tokenizer or a `Detokenizer`, to decode completions' ids instead of
+            using the sender's text; ids that would not show up in the text are malformed. If None,
+            the verifier must compare ids with text or have a tokenizer; otherwise ids are rejected.
+        log: Keeps every verdict other than acceptances, with an excerpt; can be the path of a file.
+        workers: Number of processes that read texts, see `Workers`; 0 for none, None for half of
+            the cores on large batches.
 
     Raises:
         TypeError: an argument has the wrong type, or ``verifier`` has no name.
@@ -123,7 +123,7 @@ class Guard:
         self.rejections = RejectionWarning()
         self._rewards = RewardCheck()
         self._foreign_ids = ForeignIdsWarning()
-        # The lowest reward of recent groups, for completions that come without their group.
+        # The lowest reward of recent groups, for completions that arrive without their group.
         self._lowest = LowestRewards()
         self._by_policy: dict[Policy, Guard] = {}
 
@@ -157,7 +157,7 @@ class Guard:
 
     def reading(self) -> AbstractContextManager[None]:
         """Context in which `workers` read the verifier's texts, for callers that run the verifier
-        themselves, between `admit` and `finish_review`."""
+        themselves between `admit` and `finish_review`."""
         return self.workers.reading(self.verifier, unasked=not self.policy.pays_abstentions)
 
     if not TYPE_CHECKING:  # a type checker would give every attribute the type Any
@@ -192,16 +192,16 @@ class Guard:
 
         Args:
             batch: Any number of completions.
-            given: Verdicts that the caller already has, one or None per completion, for example for
+            given: Verdicts the caller already has, one or None per completion, for example for
                 unreadable rows; None if there are none. The verifier judges only the other
-                completions; ledger, metrics, abstentions and length factors count all of them.
-            decoded: Whether the caller has decoded each text from its ids; None if it decoded none.
+                completions; ledger, metrics, abstentions and length factors cover all of them.
+            decoded: Whether the caller decoded each text from its ids; None if it decoded none.
 
         Raises:
             ValueError: ``given`` does not have one entry per completion.
             TypeError: an entry of ``given`` is not a verdict.
-            AbstainError: there are more abstentions over the policy's window than it allows. A
-                guard that only watches raises none of these errors.
+            AbstainError: there are more abstentions in the policy's window than the policy allows.
+                A guard that only watches raises none of these errors.
         """
         try:
             admitted = self.admit(batch, given, decoded)
@@ -215,7 +215,7 @@ class Guard:
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> None:
         """Start reading, in the background, completions that `review` will be called with later.
-        Verdicts do not change, and `review` records them. See `Workers.read_early`.
+        Verdicts stay the same, and `review` records them. See `Workers.read_early`.
 
         Args:
             batch, given, decoded: As for `review`, as far as they are known.
@@ -287,8 +287,8 @@ class Guard:
         )  # fmt: skip
 
     def record_verdicts(self, admitted: AdmittedBatch, found: Sequence[Verdict]) -> Judged:
-        """Run the second half of `judge`, with the arguments of `finish_review`. The worst segment
-        of a rollout decides for all of its segments."""
+        """Run the second half of `judge`, with the arguments of `finish_review`. A rollout's worst
+        segment decides for all of its segments."""
         batch, verdicts = admitted.batch, admitted.verdicts(found)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:
@@ -323,12 +323,12 @@ class Guard:
         """Turn rewards into guarded rewards; `grpo_guard.guard.settlement` defines each rule.
 
         Accepted completions keep their reward object, even if it is None or NaN. Under
-        ``on_reject="keep"`` all completions do, whatever the type of the reward.
+        ``on_reject="keep"`` all completions do, whatever the reward's type.
 
         Args:
             rewards: Rewards from one reward function, one per completion.
             review: The review of the same completions.
-            policy: A policy to use for the veto in place of the guard's own.
+            policy: A policy to use for the veto instead of the guard's own.
 
         Raises:
             TypeError: a reward is neither a number nor None, and the guard does not only watch.
@@ -364,8 +364,8 @@ class Guard:
         return self.settle(rewards, self.review(batch, given))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything remembered about nodes by the ledger, length scaling, identity, and each
-        verifier with a ``state_dict`` of its own, as plain JSON values for a trainer's checkpoint.
+        """Everything remembered about nodes by the ledger, length scaling, identity check and any
+        verifier with its own ``state_dict``, as plain JSON values for a trainer's checkpoint.
 
         Raises:
             LedgerError: a ledger cannot be read.
@@ -373,7 +373,7 @@ class Guard:
         return state_of(self._memories)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict` in place of the current state, for all processes.
+        """Replace the current state with a `state_dict`, for all processes.
 
         Args:
             state: The state of a guard with the same verifiers in the same places.

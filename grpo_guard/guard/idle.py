@@ -1,6 +1,6 @@
 """Warn once if verifiers have nothing to do because no completion has a field that they need.
 
-A verifier that skips every completion rejects none, which in a log looks like a clean swarm.
+A verifier that skips every completion rejects none, which looks like a clean swarm in the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLUMNS = {
 
 
 class IdleWarning:
-    """Warns about each missing field once, on the first batch without it."""
+    """Warns about each missing field once, on the first batch without that field."""
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
         self._waiting = idle_without(verifier)
@@ -30,7 +30,7 @@ class IdleWarning:
             self._waiting["node"].append("the ledger records nobody")
 
     def mute(self) -> None:
-        """Disable the warnings, for callers that leave out fields on purpose."""
+        """Disable the warnings, for callers that omit fields on purpose."""
         self._waiting.clear()
 
     def look_at(self, batch: Sequence[Completion]) -> None:

@@ -1,4 +1,4 @@
-"""The lowest recent reward, which is what a completion earns if it was not judged in time."""
+"""The lowest recent reward, awarded to any completion not judged in time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from grpo_guard.guard.graders import LARGEST_REWARD
 
 REMEMBERED: Final = 1024
-"""Number of most recent rewards that count."""
+"""Number of most recent rewards to consider."""
 
 
 class LowestRewards:
     """The lowest of the most recent rewards, at most 0.
 
-    If wrong answers get -1, a reward of 0 would pay an attacker for texts that take too long to
+    If wrong answers get -1, a reward of 0 would pay an attacker for text that takes too long to
     verify. Only recent rewards count, and none whose magnitude exceeds `LARGEST_REWARD`: an
-    unbounded grader may give one attacker -1e300, which honest work would otherwise earn forever.
+    unbounded grader could give one attacker -1e300, which honest work would otherwise earn forever.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Compute the figures of one batch, under the names that adapters log."""
+"""Compute the metrics of one batch, under the names that adapters log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hashlib import blake2b
 from grpo_guard.core.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
 
 MOST_NODES = 32
-"""Maximum number of nodes with figures of their own; further nodes share ``others``. Each name is a
-permanent chart, and a sender may invent names without end."""
+"""Maximum number of nodes with their own figures; all others share ``others``. Each name becomes a
+permanent chart, and a sender can invent any number of names."""
 _OTHERS = "others"
 _NO_RATES = {f"guard/{outcome}_rate": 0 for outcome in Outcome}
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -40,8 +40,8 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         for member in verdict.members or (verdict,):
             if member.verifier == NOT_CHECKED:
                 continue
-            # Log zeros too: trainers average whatever they receive, and a rate that is logged only
-            # when something was rejected comes out too high.
+            # Log zeros too: trainers average whatever they receive, and a rate logged only when
+            # something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
             aside = member.cause is Cause.NOT_APPLICABLE
             counts[f"guard/not_applicable_rate/{member.verifier}"] += aside
@@ -59,8 +59,8 @@ def length_figures(
     """Figures on how length factors affect one batch; empty if rewards are not scaled by length.
 
     ``guard/length_factor`` is the mean factor of the completions that are not rejected, 1 if there
-    are none. ``guard/length_dropped`` is the number of those with a factor of 0, which takes away
-    all of a positive reward.
+    are none. ``guard/length_dropped`` is how many of them have a factor of 0, which cancels a
+    positive reward entirely.
     """
     if factors is None:
         return {}
@@ -80,13 +80,13 @@ class NodeFigures:
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
-        # Known nodes that sent nothing are logged as 0: a mean over only the steps that name a node
-        # would not show how often the node sends nothing.
+        # Known nodes that sent nothing are logged as 0: a mean over only the steps in which a node
+        # appears would not show how often it sends nothing.
         self._none_yet: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Count a batch as ``guard/node/{name}/{outcome}``, for every node seen so far, given each
-        completion's sender (None if unknown) and verdict. Empty as long as no node has a name."""
+        completion's sender (None if unknown) and verdict. Empty until some node has a name."""
         self._show(nodes)
         figures = self._none_yet.copy()
         for node, verdict in zip(nodes, verdicts, strict=True):
@@ -96,12 +96,12 @@ class NodeFigures:
         return figures
 
     def _show(self, nodes: Sequence[str | None]) -> None:
-        """Give new nodes figures of their own, up to `MOST_NODES` nodes."""
+        """Give new nodes their own figures, up to `MOST_NODES` nodes."""
         new = [node for node in nodes if node is not None and node not in self._shown]
         if not new:
             return
         # The most active nodes come first: invented names with one completion each must not take
-        # the places of nodes that work.
+        # the place of nodes that do real work.
         for node, _ in Counter(new).most_common(MOST_NODES - len(self._shown)):
             self._shown[node] = _plain(node)
             self._add_name(self._shown[node])

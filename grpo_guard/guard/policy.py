@@ -34,31 +34,30 @@ class Policy:
         on_reject: What to do with rejected completions. ``"drop"`` removes them from their group;
             ``"no_gain"`` does so only if they would gain; ``"zero"`` is the paper's r = r_task *
             r_guard; a number is used as the reward, with a warning if it is above 0. By default
-            they are removed, and if a trainer cannot remove one completion from its group, that
+            they are removed; if a trainer cannot remove a single completion from its group, that
             completion gets the reward of ``"zero"``. ``"keep"`` only watches: verdicts, metrics and
-            the ledger are produced, but no reward is changed, removed or replaced, whatever the
-            verdict and the other arguments say. Abstentions keep their rewards, too; lengths are
-            not compared; and neither ``max_abstain_rate`` nor a failure of the guard itself stops
-            the run. Only an explicit ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one
-            of several rules, because a guard either watches or decides.
+            ledger entries are produced, but no reward is changed, removed or replaced, whatever the
+            verdict and the other arguments say. Abstentions keep their rewards too; lengths are not
+            compared; and neither ``max_abstain_rate`` nor a failure of the guard itself stops the
+            run. Only an explicit ``on_abstain="raise"`` still raises. ``"keep"`` cannot be combined
+            with other rules, because a guard either watches or decides.
         on_abstain: What to do with completions that could not be judged. ``"skip"`` removes them;
             ``"pass"`` lets the task's reward through unguarded, and `Guard` refuses it if a
             completion's author can make a verifier abstain; ``"zero"`` is as for ``on_reject``;
-            ``"raise"`` stops the run, so anyone who can cause one abstention can end the run. The
-            default is to remove them, or ``"zero"`` where a trainer cannot.
+            ``"raise"`` stops the run, so anyone who can cause one abstention can end it. The
+            default is to remove them, or ``"zero"`` if the trainer cannot.
         on_long: What to do with long completions. ``"scale"`` multiplies a positive reward, after
-            the veto, by a factor that falls as the completion grows longer than those of other
+            the veto, by a factor that shrinks as the completion grows longer than those of other
             nodes (`LengthScaling`), by default only for nodes whose lengths follow their rewards.
             No preset scales unless asked to. Completions with a factor of 0 are removed if
             ``on_reject`` removes completions. ``"keep"`` leaves rewards unchanged.
         max_abstain_rate: Maximum share of abstentions among completions that are not rejected, over
-            the last ``abstain_window`` batches. Beyond it `AbstainError` is raised, so that nobody
-            trains unguarded without knowing.
-            With two or more nodes, the node with the highest share of abstentions is not counted,
-            nor are further nodes as long as all nodes left out sent less than half of the
-            completions. So no minority can stop a run, whatever names it invents. But a minority
-            that uses an honest node's name can spoil that node's count, so `Completion.node` must
-            be proven.
+            the last ``abstain_window`` batches. Beyond it, `AbstainError` is raised, so that nobody
+            trains unguarded without knowing. With two or more nodes, the node with the highest
+            share of abstentions is not counted, nor are further nodes as long as the excluded nodes
+            together sent less than half of the completions. So no minority can stop a run, whatever
+            names it invents. But a minority that uses an honest node's name can distort that node's
+            count, so `Completion.node` must be proven.
         abstain_window: Number of batches over which ``max_abstain_rate`` applies, once that many
             have been seen.
 
@@ -121,7 +120,7 @@ class Policy:
         return replace(self, **rules)
 
     def rules(self, name: str) -> tuple[Any, ...]:
-        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first.
+        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, in order of preference.
 
         Under ``on_reject="keep"``, returns the rules that apply to a guard that only watches.
         """
@@ -129,7 +128,7 @@ class Policy:
         rules = value if isinstance(value, tuple) else (value,)
         if name == "on_reject" or not self.watches:
             return rules
-        # A guard that watches lets everything through, and each argument has to say so.
+        # A watching guard lets everything through, and each argument has to say so.
         if name == "on_long":
             return ("keep",)
         return ("raise",) if rules[0] == "raise" else ("pass",)
@@ -141,18 +140,18 @@ class Policy:
 
     @property
     def pays_abstentions(self) -> bool:
-        """Whether abstentions may earn their reward although rejections do not."""
+        """Whether abstentions can earn their reward even though rejections do not."""
         return "pass" in self.rules("on_abstain") and not self.watches
 
     @property
     def leaves_out(self) -> bool:
-        """Whether rejected completions may be removed from their group."""
+        """Whether rejected completions can be removed from their group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")
 
 
 @lru_cache(maxsize=64)
 def _warn_paid(number: float) -> None:
-    """Warn about each number once, since policies are copied often."""
+    """Warn about each number only once, because policies are copied often."""
     logger.warning(
         "Policy.on_reject=%g pays for rejected completions; expected a number that is at most the "
         "lowest reward of your task",

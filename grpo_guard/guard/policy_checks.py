@@ -1,7 +1,7 @@
 """Check that a verifier suits a policy, and whether completions may come with token ids.
 
 A policy must never pay for abstentions that authors can cause. Ids are allowed only if the text is
-decoded from them or compared with them, or if no verdict depends on the text.
+decoded from or compared with them, or if no verdict depends on the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpo_guard.nodes.intake import STANDING_VERIFIER
 
 
 def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
-    """The detokenizer of a verifier's own tokenizer; None if the verifier has no tokenizer."""
+    """The detokenizer for a verifier's own tokenizer; None if the verifier has no tokenizer."""
     own = verifier.own_tokenizer
     return None if own is None else Detokenizer.of(own)
 
@@ -54,9 +54,9 @@ def require_fitting(
 ) -> None:
     """Raise ValueError if a policy does not suit a verifier.
 
-    The policy must not pay for abstentions that authors can cause, in the verifier or in ``others``
-    that can turn its verdicts into abstentions. Under "no_gain", a cascade must not ask an
-    `ExclusionVerifier` after other members.
+    The policy must not pay for abstentions that authors can cause, either in the verifier or in
+    ``others``, which can turn its verdicts into abstentions. Under "no_gain", a cascade must not
+    ask an `ExclusionVerifier` after other members.
     """
     if policy.watches:
         return  # no verdict changes a reward
@@ -70,8 +70,8 @@ def require_fitting(
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
     """Raise ValueError if a cascade asks an `ExclusionVerifier` after other members. Completions
-    that these reject would not reach it, so an excluded node could regain influence by tripping a
-    screen."""
+    rejected by those members would not reach it, so an excluded node could regain influence by
+    tripping a screen."""
     if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):

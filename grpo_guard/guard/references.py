@@ -1,7 +1,7 @@
-"""The task's own reference answers, in place of those that peers send.
+"""The task's own reference answers, used instead of those sent by peers.
 
 In some exchanges a peer sends a question together with its answer. A genuine question with a false
-answer makes correct work lose, and no check of a completion can detect that. So a guard with
+answer makes correct work lose, which no check on a completion can detect. So a guard with
 references uses no others: a peer's reference is compared with the task's own and then discarded.
 """
 
@@ -27,9 +27,9 @@ _LARGEST_FILE: Final = 2**30
 
 
 class Checked(NamedTuple):
-    """The result for a batch: the completions with the task's own references, and for each of them
-    a rejection if the peer's reference is false, otherwise the verdict given before, and a finding
-    to add to the verdict."""
+    """The result for a batch: the completions with the task's own references and, for each one, a
+    rejection if the peer's reference is false or else the verdict given before, plus a finding to
+    add to the verdict."""
 
     batch: list[Completion]
     given: list[Verdict | None]
@@ -80,11 +80,12 @@ class References:
         return self._answers.get(_digest(prompt))
 
     def check(self, batch: Sequence[Completion], given: Sequence[Verdict | None]) -> Checked:
-        """Replace all references in a batch by the task's own.
+        """Replace all references in a batch with the task's own.
 
         A completion whose reference is certainly a different answer is rejected: its sender is an
-        attacker, and rewards computed from such a reference mean nothing. A reference that is only
-        written differently has no effect. One that cannot be compared is mentioned in the verdict.
+        attacker, and rewards computed from such a reference mean nothing. A reference that is
+        merely written differently has no effect. One that cannot be compared is mentioned in the
+        verdict.
         """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):
@@ -101,7 +102,7 @@ class References:
                 elif same is None:
                     message = f"it came with another reference, {shown(theirs)}; it was not used"
                     note = Finding(OTHER, message)
-            # A prompt that is among the task's own is trusted, even if a peer sent it.
+            # A prompt among the task's own is trusted, even if a peer sent it.
             ours_too = completion.prompt_trusted or ours is not None
             checked.batch.append(completion.with_labels(reference=ours, prompt_trusted=ours_too))
             checked.notes.append(note)

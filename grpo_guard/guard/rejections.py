@@ -1,6 +1,6 @@
-"""Warn once if most completions of a batch are rejected, or all are abstained on.
+"""Warn once if most completions in a batch are rejected, or all are abstained on.
 
-That is rarely an attack. If the sampler is declared incorrectly, or honest work exceeds a limit,
+This is rarely an attack. If the sampler is declared incorrectly, or honest work exceeds a limit,
 nearly everything is rejected, and the trainer's log only shows a ``guard/reject_rate`` of 1.
 """
 
@@ -23,15 +23,15 @@ _FEWEST = 8
 class RejectionWarning:
     """Warns about the first batch with more than half of its completions rejected.
 
-    There is no warning if one of several nodes sent all of the rejected completions. A second
-    warning covers the first batch in which all verdicts are abstentions.
+    There is no warning if just one of several nodes sent all of the rejected completions. A second
+    warning covers the first batch in which every verdict is an abstention.
     """
 
     def __init__(self) -> None:
         self._done = self._abstained = False
 
     def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Warn if most completions of a batch, [n], are rejected by their verdicts, [n], or if all
+        """Warn if most completions in a batch, [n], are rejected by their verdicts, [n], or if all
         verdicts are abstentions."""
         self._look_at_abstentions(verdicts)
         if self._done or len(batch) < _FEWEST:

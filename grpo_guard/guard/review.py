@@ -1,4 +1,4 @@
-"""The result of guarding one batch, and the only code that creates such results.
+"""The result of guarding one batch, and the only code that creates one.
 
 `settle` compares rewards within groups. If a review lost its groups, `settle` would treat the whole
 batch as one group and measure a rejected completion by the lowest reward of another prompt. So
@@ -31,12 +31,12 @@ class Review:
         metrics: Figures to log, by name.
         length_factors: Factors in [0, 1] for positive rewards, one per completion; None if the
             policy does not scale the rewards of long completions.
-        groups: The group of each completion; those with the same value answer the same prompt. None
-            if all do. Groups are never the senders' labels: poison sent with its own clean copy
-            under a label "mine" would be measured by that copy alone.
+        groups: The group of each completion; completions with the same value answer the same
+            prompt. None if all of them do. Groups are never the senders' labels: poison sent along
+            with its own clean copy under a label "mine" would be compared with that copy alone.
         labels: The senders' labels, one per completion, or None.
         rollouts: The rollout that each completion is a segment of; None for a completion that is a
-            rollout by itself. None in place of the list if no completion names a rollout.
+            rollout by itself. None instead of the list if no completion names a rollout.
     """
 
     verdicts: list[Verdict]
@@ -79,10 +79,10 @@ class Review:
 
     @classmethod
     def joined(cls, parts: Sequence[Review]) -> Review:
-        """Concatenate reviews in order, without their metrics.
+        """Concatenate reviews in order, dropping their metrics.
 
-        Groups with equal names become one group. If any part has no groups or no labels, the result
-        has none either; a part without length factors is not scaled.
+        Groups with the same name become one group. If any part has no groups or no labels, neither
+        does the result; a part without length factors is not scaled.
         """
         factors = [
             factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
@@ -108,19 +108,18 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """Replace the groups by a trainer's own, [n], or by a single group if None, and drop the
-        senders' labels."""
+        """Replace the groups with a trainer's own, [n], or with a single group if None, and drop
+        the senders' labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
 
 
 def unseen(batch: Sequence[Completion], error: Exception) -> Review:
-    """Create the review of a batch on which a guard that only watches has failed, for example
-    because its disk is full.
+    """Create the review of a batch on which a watching guard failed, for example on a full disk.
 
-    A guard that decides would raise, since nobody should train unguarded without knowing. A guard
-    that watches protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate``
-    show the gap.
+    A guard that decides would raise, because nobody should train unguarded without knowing. A guard
+    that only watches protects nothing yet, so the run continues, and the log and
+    ``guard/abstain_rate`` show the gap.
     """
     logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
     message = f"the guard failed: {type(error).__name__}"

@@ -17,8 +17,7 @@ _NOT_LISTS: Final = (str, bytes, Mapping, Set)  # a set has no order
 
 
 class RewardCheck:
-    """Reads rewards as one number or None per completion, and warns once about rewards that are not
-    finite."""
+    """Reads rewards as one number or None per completion; warns once about non-finite rewards."""
 
     def __init__(self) -> None:
         self._warned = False
@@ -31,8 +30,8 @@ class RewardCheck:
         Args:
             rewards: Numbers or None, one per completion, as a list, an array or a tensor, [n].
             review: The review of the same completions.
-            failures: If given, rewards that are not finite become None.
-            watches: Whether the guard only watches, so that rewards may have any type.
+            failures: If given, non-finite rewards become None.
+            watches: Whether the guard only watches, so that rewards can have any type.
 
         Raises:
             TypeError: rewards or review have the wrong type, or a reward is not one number.

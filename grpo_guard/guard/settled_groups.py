@@ -1,4 +1,4 @@
-"""The settled rewards of a batch, in the two forms in which trainers can leave a completion out.
+"""The settled rewards of a batch, in the two forms that let trainers leave a completion out.
 
 Some trainers accept None. Others need a number: the mean reward of the completions that stay in its
 group gives a left-out completion an advantage of 0, and does not change the mean.
@@ -19,8 +19,8 @@ from grpo_guard.guard.settlement import mean_of_kept
 class SettledGroups:
     """Settled rewards, [n], with None for completions that are left out, and their groups, [n].
 
-    ``means`` maps each group to the mean reward of the completions that stay in it, which takes the
-    place of the rewards that are left out. A group in which no completion stays is missing.
+    ``means`` maps each group to the mean reward of the completions that stay in it, which replaces
+    the rewards that are left out. Groups in which no completion stays are missing.
     """
 
     kept: list[float | None]
@@ -34,10 +34,10 @@ class SettledGroups:
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
-        """Group settled rewards, [n], as `Guard.settle` returns them, and compute group means.
+        """Group settled rewards, [n], as returned by `Guard.settle`, and compute group means.
 
         Completions marked in ``out``, [n], are left out too, whatever they earn. Raises ValueError
-        if lengths differ.
+        if the lengths differ.
         """
         n = len(rewards)
         groups = [None] * n if groups is None else list(groups)
@@ -75,6 +75,6 @@ def settle_groups(
     *,
     out: Sequence[bool] | None = None,
 ) -> SettledGroups:
-    """Settle rewards for a trainer's adapter; see `Guard.settle`, which may raise, and
+    """Settle rewards for a trainer's adapter; see `Guard.settle`, which can raise, and
     `SettledGroups.of`."""
     return SettledGroups.of(guard.settle(rewards, review), review.groups, out)

@@ -1,4 +1,4 @@
-"""Turn verdicts into rewards. No other module computes what a rejected completion earns.
+"""Turn verdicts into rewards. No other module decides what a rejected completion earns.
 
 For a completion with the task's reward r, let l be the lowest reward in its group (all completions
 of its prompt), and m the mean of the rewards that stay in the group:
@@ -21,18 +21,19 @@ abstained      by ``Policy.on_abstain``: ``"skip"`` acts as drop, ``"zero"`` as 
                ``"pass"`` gives r.
 =============  ===========================================================================
 
-Length factors multiply what is left of a positive reward. Penalties are not scaled, since a penalty
-scaled towards 0 would shrink with every word. A completion with a factor of 0 is dropped if the
-policy drops rejections: a right answer that lost for its length would teach the model to be wrong.
+Length factors multiply what is left of a positive reward. Penalties are not scaled, because a
+penalty scaled towards 0 would shrink with every word. A completion with a factor of 0 is dropped if
+the policy drops rejections: a correct answer that lost for being long would teach the model to be
+wrong.
 
 If the rewards of several functions are summed with weights, drop and zero apply to each function,
 no_gain compares weighted sums, and a number is used for one function only. A value with a negative
 weight is a cost, and is first turned into a reward. Non-finite values never enter a mean, and
 "zero" makes them 0.
 
-A rollout in several segments is settled as one, and counts once in its group's mean with the mean
-of its segments' rewards. Its worst ruling and its smallest length factor apply to every segment.
-Segments may be a mere claim of the sender, so under "no_gain" an accepted rollout counts with its
+A rollout in several segments is settled as one, and counts once in its group's mean, with the mean
+of its segments' rewards. Its worst ruling and smallest length factor apply to every segment.
+Segments can be a mere claim by the sender, so under "no_gain" an accepted rollout counts with its
 lowest reward, and a rejected rollout whose segments earn different rewards is removed
 (`group_means.losing`).
 """
@@ -65,7 +66,7 @@ class Ruling(IntEnum):
     ACCEPTED = 0
     REJECTED = 1
     BARRED = 2
-    """Rejected for its sender, a false reference or a round that is over, or repaired by an
+    """Rejected because of its sender, a false reference or a closed round, or repaired by an
     adapter. Such a completion must not stay in its group, not even to lose."""
     ABSTAINED = 3
 
@@ -135,10 +136,10 @@ def settle(
         labels: The senders' own names for their groups, [n]. Under "no_gain" a label can cost a
             rejected completion its place in the group, but never secure one: see `losing`.
         rollouts: The rollout that each completion is a segment of, [n]; None for a completion that
-            is a rollout by itself. None in place of the list if all are.
+            is a rollout by itself. None instead of the list if all are.
         length_factors: Factors in [0, 1] for positive rewards, [n]; None to scale nothing.
-        lowest_seen: The lowest reward of earlier batches, at most 0, by which a completion is
-            measured that arrives without its group.
+        lowest_seen: The lowest reward of earlier batches, at most 0, for a completion that arrives
+            without its group.
 
     Raises:
         ValueError: the lengths of the arguments differ.
@@ -156,7 +157,7 @@ def settle(
     unruled = not any(rulings) and length_factors is None  # nearly every batch
     if policy.watches or unruled:  # all keep their rewards
         if Ruling.ABSTAINED in rulings:
-            _reason(Ruling.ABSTAINED, policy)  # which may raise
+            _reason(Ruling.ABSTAINED, policy)  # which can raise
         reasons: list[Reason] = ["watched" if ruling else "earned" for ruling in rulings]
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, reasons, lowest)
@@ -177,9 +178,9 @@ def _decided(
     length_factors: Sequence[float] | None,
     lowest_seen: float,
 ) -> Settlement:
-    """Settle a batch in which some completion is rejected, abstained on or scaled. ``given`` holds
-    the rewards that `_turned` returned, [n, k], and ``units`` the units of `group_means`, [n]. The
-    other arguments are as for `settle`."""
+    """Settle a batch in which at least one completion is rejected, abstained on or scaled.
+    ``given`` holds the rewards returned by `_turned`, [n, k], and ``units`` the units of
+    `group_means`, [n]. The other arguments are as for `settle`."""
     rulings = _worst(rulings, units, _WORSE.index)
     factors = () if length_factors is None else _worst(length_factors, units, operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
@@ -223,16 +224,16 @@ def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
     the same as without it. Returns ``nothing`` if the group keeps no rewards."""
     if not kept:
         return nothing
-    # Divide first: a grader that subtracts may return 1e308, and two such rewards would overflow.
+    # Divide first: a grader that subtracts can return 1e308, and two such rewards would overflow.
     mean = math.fsum(value / len(kept) for value in kept)
-    # Clamp to the range of the rewards against rounding: the mean of equal rewards must equal them.
+    # Clamp to the rewards' range to undo rounding: the mean of equal rewards must equal them.
     return min(max(mean, min(kept)), max(kept))
 
 
 def _worst(
     values: Sequence[T], units: Sequence[Hashable], badness: Callable[[T], float]
 ) -> list[T]:
-    """Replace the value of each completion by the worst value in its unit."""
+    """Replace the value of each completion with the worst value in its unit."""
     worst: dict[Hashable, T] = {}
     for value, unit in zip(values, units, strict=True):
         worst[unit] = max(worst.get(unit, value), value, key=badness)
@@ -255,7 +256,7 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
 def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
     """Flip the sign of negatively weighted values in a row; a second call undoes the first.
 
-    A cost of -5 then counts as a gain of 5; a veto that took the cost for a penalty would keep it.
+    A cost of -5 then counts as a gain of 5; a veto that mistook it for a penalty would keep it.
     """
     return [
         -v if v is not None and weight < 0 else v for v, weight in zip(row, weights, strict=True)
@@ -263,7 +264,7 @@ def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
 
 
 def _first_rewarding(row: Row, weights: Sequence[float]) -> int | None:
-    """Index of the first function with a reward for the completion and a weight other than 0."""
+    """Index of the first function with a reward for the completion and a nonzero weight."""
     rewarding = (j for j, v in enumerate(row) if v is not None and weights[j] != 0)
     return next(rewarding, None)
 
@@ -290,7 +291,7 @@ def _vetoed(
 def _scale(
     earned: list[Row], reasons: list[Reason], factors: Sequence[float], policy: Policy
 ) -> None:
-    """Scale positive rewards by length factors; without factors nothing changes."""
+    """Scale positive rewards by length factors; with no factors, nothing changes."""
     for i, factor in enumerate(factors):
         gains = any(value is not None and value > 0 for value in earned[i])
         if gains and factor <= 0 and policy.leaves_out:
@@ -300,7 +301,7 @@ def _scale(
 
 
 def _at_most_zero(value: float) -> float:
-    """Cap a reward at 0. Non-finite values become 0, since infinity would spoil the baseline."""
+    """Cap a reward at 0. Non-finite values become 0, because infinity would ruin the baseline."""
     return min(0.0, float(value)) if math.isfinite(value) else 0.0
 
 
@@ -321,7 +322,7 @@ def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
     is in column ``number``.
 
     If a function gives this completion no reward but punishes others, the completion gets their
-    lowest reward: a text that a function cannot read must not fare better than a wrong answer.
+    lowest reward: text that a function cannot read must not fare better than a wrong answer.
     """
     if all(value is None for value in row):
         return row

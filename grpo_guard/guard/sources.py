@@ -26,7 +26,7 @@ class Ledger(Protocol):
 @dataclass(slots=True)
 class Sources:
     """A guard's identity check, reference answers, worker processes and log. They are shared, so
-    that a later change also affects reward functions that are already wrapped."""
+    that later changes also affect reward functions already wrapped."""
 
     identity: Identity | None
     references: References | None

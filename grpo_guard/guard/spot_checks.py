@@ -1,25 +1,25 @@
-"""Verify a sample of each node's completions, chosen so that the node cannot foresee the choice.
+"""Verify a sample of each node's completions, chosen in a way that the node cannot predict.
 
-A node that knew the choice beforehand would poison only what is not drawn, or would vary its texts
-until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. So a public coin
-that is known in advance is not offered. There are two ways to choose:
+A node that knew the choice beforehand would poison only what is not drawn, or vary its texts until
+its m poisoned ones were skipped, which takes about ``(1 - share) ** -m`` tries. So a public coin
+known in advance is not offered. There are two ways to choose:
 
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment (a
   digest of everything that the node sent in this batch, in order), the completion's index within
-  it, and the number of the call. If a text that passed unchecked is sent again, a new draw decides.
-  The verifier must be trusted: it could spare a friend, and nobody would notice.
+  it, and the number of the call. If text that passed unchecked is sent again, a fresh draw decides.
+  The verifier must be trusted: it could spare a friend without anybody noticing.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
-  *then* a value appears that no node chose or knew, and everybody can recompute the choice. Use a
-  public beacon that is later than the last commitment, or a hash of shares that all nodes committed
-  to. The last node to reveal its share can choose to stay silent, so silence must have a cost.
+  *then* a value appears that no node chose or knew, and anybody can recompute the choice. Use a
+  public beacon published after the last commitment, or a hash of shares that all nodes committed
+  to. The last node to reveal its share can choose to stay silent, so silence must come at a cost.
 
 Unchecked completions are accepted, because the operator chose that risk, with a finding of their
-own (`NOT_CHECKED`); they are no evidence for a ledger. Everything that a node sent in the batch is
-checked in three cases:
+own (`NOT_CHECKED`); they do not count as evidence for a ledger. Everything that a node sent in the
+batch is checked in three cases:
 
 * A drawn completion is rejected.
-* A drawn completion made a verifier abstain, and a text can do that (`author_can_abstain`).
-  Otherwise poison that does so would earn its reward whenever it was not drawn.
+* A drawn completion made a verifier abstain, which a text can do (`author_can_abstain`). Otherwise
+  poison that does so would earn its reward whenever it was not drawn.
 * No drawn completion got a decision. Otherwise unchecked completions would be silently rewarded in
   an outage.
 
@@ -60,7 +60,7 @@ from grpo_guard.nodes.saved import reading, whole
 from grpo_guard.nodes.store import NodeStore
 
 _UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
-# Causes that no single text brings about, or that are intended. A full check would be in vain.
+# Causes that no single text brings about, or that are intended. A full check would be pointless.
 _NOT_ONE_TEXT: Final = (
     Cause.RATE_LIMITED,
     Cause.CIRCUIT_OPEN,
@@ -75,21 +75,21 @@ class SpotCheck(Composed):
 
     If a node has n completions in a batch, ``ceil(share * n)`` of them are drawn, at least one. All
     n are checked if a drawn completion is rejected or evades its check (see the module's
-    docstring). A node is checked more while it is new, and fully after it was caught, until
+    docstring). A node is checked more while it is new, and fully after being caught, until
     ``settled_after`` of its completions have been checked and accepted. Completions without a node
     count as one new node.
 
     Node names must be authenticated; otherwise poison can be sent under the names of settled nodes.
 
     Args:
-        members: Verifiers; if there are several, all must accept.
+        members: The verifiers to run; if there are several, all must accept.
         share: Share of a settled node's completions to check, in (0, 1]; no node is checked less.
         newcomers: Share of a new node's completions to check; raised to ``share`` if it is lower.
         settled_after: Number of accepted completions after which a node is settled, >= 1.
-        key: Secret key of the choice, at least 16 characters, for reproducible runs. If None, the
-            key is drawn at random and known to this object alone. The module's docstring explains
-            how a node could exploit a known key.
-        store: Where the results of checks are remembered.
+        key: Secret key for the choice, at least 16 characters, for reproducible runs. If None, the
+            key is random and known to this object alone. The module's docstring explains how a node
+            could exploit a known key.
+        store: Where check results are remembered.
 
     Raises:
         ValueError: an argument is out of range.
@@ -132,19 +132,19 @@ class SpotCheck(Composed):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the members can give."""
+        """The smallest p-value the members can reach."""
         return smallest_p(self.member)
 
     def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
-        """From now on, choose by a value that was revealed after the nodes had committed.
+        """From now on, choose using a value revealed after the nodes had committed.
 
         A node that did not commit, or sent something other than it committed to, is checked fully.
-        A round is one batch: a commitment holds only for the first batch that a node is in.
-        Otherwise the same completions would pass unchecked where they did before.
+        A round is one batch: a commitment is valid only for the first batch that a node is in.
+        Otherwise completions that once passed unchecked would do so again.
 
         Args:
-            value: The revealed value, at least 16 characters; unknown to each node until after the
-                node committed.
+            value: The revealed value, at least 16 characters; unknown to a node until it has
+                committed.
             committed: Maps each node to the `commitment` to its completions, in order.
 
         Raises:
@@ -173,8 +173,8 @@ class SpotCheck(Composed):
         return [found.get(i, unchecked) for i in range(len(batch))]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered about nodes, and the number of calls, as plain JSON values. Members
-        have states of their own."""
+        """Everything remembered about nodes, plus the number of calls, as plain JSON values.
+        Members have their own state."""
         return {**self.memory.state_dict(), "calls": self._calls}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -186,13 +186,13 @@ class SpotCheck(Composed):
         with reading("SpotCheck"):
             calls = whole(state.get("calls", 0))
         self.memory.load_state_dict(state)
-        # Never count back: under the same key, a batch that is sent again would be drawn as before.
+        # Never count backwards: under the same key, a batch sent again would be drawn as before.
         self._calls = max(self._calls, calls)
 
     def _drawn(
         self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]
     ) -> set[int]:
-        # A revealed value belongs to one round, and everybody must be able to recompute the choice.
+        # A revealed value belongs to one round, and anybody must be able to recompute the choice.
         self._calls += self._committed is None
         call = self._calls if self._committed is None else 0
         known = self.memory.of([node for node in places if node is not None])
@@ -244,7 +244,7 @@ class SpotCheck(Composed):
         caught = set[str]()
         for i, verdict in found.items():
             node = batch[i].node
-            # What somebody other than the author can cause counts neither for nor against a node.
+            # What someone other than the author can cause counts neither for nor against a node.
             if node is None or verdict.abstained or verdict.cause in BARRING_CAUSES:
                 continue
             clean[node] += verdict.accepted
@@ -270,7 +270,7 @@ def _content(of: Completion) -> bytes:
     numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
     labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
     parts = [ascii(labels).encode()]
-    # Written separately: otherwise an image in the prompt would leave the ids unbound, so that they
+    # Written separately: otherwise an image in the prompt would leave the ids uncommitted, so they
     # could be chosen once the draw is known.
     ways: tuple[Callable[[], bytes], ...] = (
         lambda: ascii(numbers).encode(),
@@ -281,7 +281,7 @@ def _content(of: Completion) -> bytes:
             parts.append(written())
         except (ValueError, RecursionError):
             # An image, or a number too long to write. The commitment is weaker, but the choice is
-            # as unpredictable as ever; raising would let the author force an abstention.
+            # just as unpredictable; raising would let the author force an abstention.
             parts.append(b"what has no bytes")
     content = blake2b(digest_size=32)
     for part in parts:

@@ -1,13 +1,13 @@
 """Exact probabilities that a spot check finds poison, per round.
 
-A node sends n completions, m of them poisoned. Of these n, k are drawn without replacement, each
-set of k being equally likely. Each poisoned completion that is drawn is rejected with probability
+A node sends n completions, m of them poisoned. Of these n, k are drawn without replacement, with
+every set of k equally likely. Each poisoned completion that is drawn is rejected with probability
 d, independently of the others. The number X of poisoned completions drawn is hypergeometric, and
 
     P(caught in a round) = 1 - E[(1 - d)^X] = 1 - sum_x C(m, x) C(n - m, k - x) / C(n, k) (1 - d)^x
 
 If each completion were drawn independently with probability p, this probability would be
-1 - (1 - p d)^m, which is less: a fixed number of draws cannot miss everything by drawing few.
+1 - (1 - p d)^m, which is lower: a fixed number of draws cannot miss everything by drawing too few.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _SLACK: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """What an operator can expect of a node that sends the same mix of completions in each round.
+    """What an operator can expect from a node that sends the same mix of completions every round.
 
     Args:
         sent, poisoned, checked: Number of completions per round, and how many of them are poisoned
             or checked.
         power: Probability that a checked poisoned completion is rejected.
         caught: Probability of at least one rejection in a round, after which all are checked.
-        rounds: Expected number of rounds up to and including the first rejection; inf if there is
-            never one.
+        rounds: Expected number of rounds up to and including the first rejection; inf if none ever
+            occurs.
         earned: Expected number of poisoned completions that earn a reward in these rounds. In the
             last round each is rejected with probability ``power``. inf if poison is never rejected.
     """

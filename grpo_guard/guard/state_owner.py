@@ -1,6 +1,6 @@
 """Warn if a guard with other verifiers or options wrote to a state folder.
 
-Evidence is comparable only if the same rules counted it. A state folder is meant for several
+Evidence is comparable only if it was counted by the same rules. A state folder is meant for several
 processes with the same guard, and for the same guard after a restart.
 """
 
@@ -38,7 +38,7 @@ _held = ContextVar[list[tuple[NodeStore, CompletionVerifier]] | None]("held clai
 @contextmanager
 def claims_held() -> Iterator[None]:
     """Delay `claim_state` until the end of this context, and skip it if something raises, so that a
-    guard that is refused never writes to a store."""
+    refused guard never writes to a store."""
     held: list[tuple[NodeStore, CompletionVerifier]] = []
     token = _held.set(held)
     try:
@@ -50,7 +50,7 @@ def claims_held() -> Iterator[None]:
 
 
 def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
-    """Record which guard writes to a lasting store; warn if another guard did so before.
+    """Record which guard writes to a persistent store; warn if another guard did so before.
 
     Args:
         store: The guard's store.
@@ -80,7 +80,7 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
 def _described(verifier: CompletionVerifier) -> Described:
     """Map the name of each verifier that is not composed of others to its plain options.
 
-    Options that are strings are replaced by digests, since a string may be a key.
+    String options are replaced with digests, because a string could be a key.
     """
     found: Described = {}
     for inner in inner_verifiers(verifier):
@@ -103,9 +103,8 @@ def _options(verifier: CompletionVerifier) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(kind: type) -> set[str]:
-    """Names of the parameters of a verifier's constructor, and of the base constructors to which it
-    passes options on. Attributes with other names are derived, and may differ between the ranks of
-    one run."""
+    """Names of the parameters of a verifier's constructor, and of the base constructors it passes
+    options on to. Attributes with other names are derived, and can differ between ranks."""
     names: set[str] = set()
     for base in kind.__mro__:
         if "__init__" not in vars(base):

@@ -1,7 +1,7 @@
-"""A log of verdicts that is written during training, for `grpo-guard verify --table` to summarise.
+"""A log of verdicts written during training, to be summarised by `grpo-guard verify --table`.
 
-A ledger keeps counts and forgets texts. Operators who decide whether a guard should act have to see
-what the guard would have rejected, so the log keeps an excerpt of each such completion.
+A ledger keeps counts and discards texts. Operators deciding whether a guard should act need to see
+what it would have rejected, so the log keeps an excerpt of each such completion.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from grpo_guard.core.verdict import Finding, Verdict
 
 logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
-"""Maximum size of a log in bytes, at which writing stops."""
+"""Maximum size of a log, in bytes; writing stops there."""
 SHOWN: Final = 240
-"""Maximum number of characters of a text, a prompt or a message in one line."""
+"""Maximum length of a text, prompt or message within a line, in characters."""
 AROUND: Final = 80
-"""Number of characters of context that an excerpt shows before the finding."""
+"""Number of characters of context shown in an excerpt before the finding."""
 MOST_FINDINGS: Final = 8
 
 
@@ -32,14 +32,14 @@ class VerdictLog:
     """Appends verdicts to a file, one JSON object per line.
 
     Each batch has one line that counts acceptances by node:
-    ``{"time", "accepted": [[node, count], ...]}``. Every other verdict has a line of its own:
-    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``deciding`` (the members
-    that decided), ``p_value``, ``findings`` (``kind`` and ``message``), ``node``, ``round``,
-    ``task``, the end of the ``prompt``, and an ``excerpt`` of the text around the first finding.
-    The file is pure ASCII, so that nothing a node writes can control a terminal or begin a line.
+    ``{"time", "accepted": [[node, count], ...]}``. Every other verdict has its own line: ``time``
+    (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``deciding`` (the members that
+    decided), ``p_value``, ``findings`` (``kind`` and ``message``), ``node``, ``round``, ``task``,
+    the end of the ``prompt``, and an ``excerpt`` of the text around the first finding. The file is
+    pure ASCII, so that nothing a node writes can control a terminal or start a new line.
 
-    Several processes may append to one file, each batch in one write. A failure to write does not
-    stop the run; it is reported once.
+    Several processes can append to one file, with one write per batch. A failed write does not stop
+    the run; it is reported once.
 
     Args:
         path: The file, which is created with the first batch and grows to at most `MOST_BYTES`.
@@ -51,7 +51,7 @@ class VerdictLog:
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Append one batch, [n], with its verdicts, [n]; a failure to write does not raise."""
+        """Append one batch, [n], with its verdicts, [n]; never raises if writing fails."""
         now = round(time.time(), 3)
         accepted: Counter[str | None] = Counter()
         lines: list[dict[str, Any]] = []

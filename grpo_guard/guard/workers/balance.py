@@ -1,4 +1,4 @@
-"""Split a batch into parts of equal work, and a lost part into smaller ones."""
+"""Split a batch into parts of equal work, and split a lost part into smaller ones."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final
 from grpo_guard.core.completion import Completion
 
 MOST_TOKENS: Final = 250_000
-"""Maximum number of tokens per part, which is all that a dead worker loses, and which takes at
-worst a tenth of a rule's time-out."""
+"""Maximum number of tokens per part. A dead worker loses at most one part, and reading a part takes
+at worst a tenth of a rule's time-out."""
 MOST_COMPLETIONS: Final = 1_024
 CHARACTERS_A_TOKEN: Final = 4
 
 
 def weight(completion: Completion) -> int:
-    """The number of tokens of a completion with its prompt, or characters / `CHARACTERS_A_TOKEN` if
-    that is more: ids come from the sender, and a single id for a megabyte of text would mislead."""
+    """Number of tokens in a completion and its prompt, or characters / `CHARACTERS_A_TOKEN` if that
+    is more: ids come from the sender, and a single id for a megabyte of text would mislead."""
     ids = len(completion.completion_ids or ()) + len(completion.prompt_ids or ())
     characters = len(completion.text) + len(completion.prompt_text)
     return 1 + max(ids, characters // CHARACTERS_A_TOKEN)
 
 
 def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """Split the indices of a batch into parts of about equal weight: the heaviest completions are
+    """Split a batch's indices into parts of roughly equal weight: the heaviest completions are
     assigned first, each to the lightest part so far (Graham's LPT, at most 4/3 of the optimum).
 
-    There are as many parts as workers, or a multiple of that if parts would be too large. Indices
-    ascend within a part, and no part is empty. Each weight must be at least 1.
+    There are as many parts as workers, or a multiple of that if the parts would otherwise be too
+    large. Indices ascend within a part, and no part is empty. Each weight must be at least 1.
     """
     if not weights:
         return []
@@ -47,9 +47,9 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
 def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
     """Split a part of at least two completions in two, between authors if there are several.
 
-    This soon separates one author's completions from all others, so that whatever kills workers is
-    traced first to its author and then to a single completion. ``authors`` lists the author of each
-    completion in the whole batch.
+    This quickly separates one author's completions from all others, so that whatever kills workers
+    is traced first to its author and then to a single completion. ``authors`` lists the author of
+    each completion in the whole batch.
     """
     names = list(dict.fromkeys(authors[place] for place in places))
     if len(names) == 1:

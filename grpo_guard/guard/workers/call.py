@@ -1,4 +1,4 @@
-"""`Call`: one call of a guard whose texts are read in other processes or have been read before."""
+"""`Call`: one call of a guard whose texts are read in other processes or were read beforehand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Readers(Protocol):
         """Number of worker processes."""
 
     def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
-        """The parts of a verifier that read each text on its own, as the verifier is now."""
+        """The parts of a verifier that read each text on its own, in its current state."""
 
     def worth(self, batch: Sequence[Completion]) -> bool:
         """Whether a batch should be read in worker processes."""
@@ -40,8 +40,8 @@ class Readers(Protocol):
 
 
 class Call:
-    """The sources of readings during one call of a guard (a `supervise.Elsewhere`): worker
-    processes, if these may be used, and early readings that were made before the call."""
+    """The sources of readings during one guard call (a `supervise.Elsewhere`): worker processes, if
+    they may be used, and early readings made before the call."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Call:
         self._asked: dict[int, Completion] = {}
         self._found_early = 0
         self.workers = 0
-        """Number of processes that have read something."""
+        """Number of processes that have read anything."""
 
     @property
     def early_rate(self) -> float:
-        """The share of the completions that had been read before the call."""
+        """The share of completions that had already been read before the call."""
         return self._found_early / max(1, len(self._asked))
 
     def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
@@ -114,8 +114,8 @@ def _with_the_rest(
 ) -> list[Verdict] | None:
     """Combine the verdicts in a table with those found in this process on the other completions.
 
-    Returns None if this process has to read the whole batch: how many failures make an outage
-    depends on how many texts do not fail.
+    Returns None if this process has to read the whole batch, because how many failures make an
+    outage depends on how many texts do not fail.
     """
     left = [c for c in batch if id(c) not in table]
     if len(left) == len(batch):

@@ -1,4 +1,4 @@
-"""`EarlyReadings`: reads texts as they arrive, before the rest of their batch is there."""
+"""`EarlyReadings`: reads texts as they arrive, ahead of the rest of their batch."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("grpo_guard")
 
 MOST_WAITING: Final = 1_024
-"""Maximum number of texts that wait to be read. Further texts are read with their batch."""
+"""Maximum number of texts waiting to be read. Any further texts are read with their batch."""
 MOST_CHARACTERS: Final = 8_000_000
 """Maximum number of characters in the waiting texts and their prompts."""
 LONGEST: Final = 500_000
-"""Maximum length of a text with its prompt, in characters. A longer text is read with its batch:
-the caller, which may be an event loop, would have to wait for its digest."""
+"""Maximum length of a text with its prompt, in characters. A longer text is read with its batch,
+because the caller, possibly an event loop, would have to wait for its digest."""
 MOST_KEPT: Final = 8_192
-"""Maximum number of readings that wait for their batch; beyond it the oldest is dropped."""
+"""Maximum number of readings waiting for their batch; beyond that, the oldest is dropped."""
 MOST_CHARACTERS_KEPT: Final = 32_000_000
-"""Maximum number of characters in the texts and prompts of these readings; beyond it the oldest
+"""Maximum number of characters in the texts and prompts of these readings; beyond that, the oldest
 reading is dropped. A reading takes up to two bytes per character."""
 MOST_FAILED: Final = 3
 """Number of failed texts after which no more are read until the next batch."""
 MOST_PARTS: Final = 100_000
 """Maximum number of strings, numbers and containers in a completion's prompt and metadata."""
 PATIENCE: Final = 1.0
-"""Maximum number of seconds that a batch waits for texts that are being read when it arrives."""
+"""Maximum time that a batch waits for texts being read when it arrives, in seconds."""
 _A_WORKER: Final = 4
-# Causes of abstentions that are a verifier's judgement of the text. All others are failures.
+# Abstention causes that are a verifier's judgement of the text. All others are failures.
 _JUDGED: Final = frozenset({Cause.UNSUPPORTED, Cause.UNINFORMATIVE, Cause.NOT_APPLICABLE})
 
 
@@ -61,13 +61,13 @@ class _Text:
 class EarlyReadings:
     """Reads completions in the background as they arrive, and keeps the readings.
 
-    A batch takes the readings of its own completions in place of reading them. A reading is
-    identified by a digest of the readers and of everything that is shown to them, so no claim of a
-    sender can assign it to another completion. Failures are not kept: the batch reads those texts
-    again, under its own supervision.
+    A batch uses the readings of its completions instead of reading them again. A reading is
+    identified by a digest of the readers and everything shown to them, so no claim by a sender can
+    assign it to another completion. Failures are not kept: the batch reads those texts again, under
+    its own supervision.
 
     A background thread reads the texts, alone or with worker processes, and ends when nothing is
-    waiting. It starts no text while a batch is being read, so that early texts delay no batch.
+    waiting. It starts no text while a batch is being read, so that early texts never delay a batch.
     """
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class EarlyReadings:
         self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
 
     def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
-        """Queue completions for a group to read, as far as there is room, in a pool or, if that is
-        None, in this object's thread. Returns at once."""
+        """Queue completions for a group to read, as space allows, in a pool or, if that is None, in
+        this object's thread. Returns immediately."""
         for completion in batch:
             text = _shown(group, completion)
             key = None if text is None else _digest(text)
@@ -111,7 +111,7 @@ class EarlyReadings:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Context in which a batch is read, during which no early text is started."""
+        """Context in which a batch is read; no early text is started meanwhile."""
         with self._changed:
             self._batches += 1
         try:
@@ -123,8 +123,8 @@ class EarlyReadings:
                 self._changed.notify_all()
 
     def take(self, group: Group, batch: Sequence[Completion]) -> dict[int, Reading]:
-        """Return the readings that there are for completions of a batch, by index. Waits at most
-        `PATIENCE` seconds for readings in progress; the other texts are no longer read early."""
+        """Return the available readings for a batch's completions, by index. Waits at most
+        `PATIENCE` seconds for readings in progress; other texts are no longer read early."""
         texts = [_shown(group, completion) for completion in batch]
         keys = [None if text is None else _digest(text) for text in texts]
         mine = {key for key in keys if key is not None}
@@ -169,7 +169,7 @@ class EarlyReadings:
                     self._put(list(texts), found)
 
     def _next(self) -> Mapping[bytes, _Text]:
-        """The texts to read next, all for one group; empty, to end the thread, if none waits."""
+        """Texts to read next, all for one group; empty, to end the thread, if there are none."""
         with self._changed:
             while self._batches and self._waiting:
                 self._changed.wait()
@@ -195,7 +195,7 @@ class EarlyReadings:
             pool.submit(ticket, balanced([weight(one) for one in batch], len(batch)))
             return [ticket.answer(i) for i in range(len(batch))]
         if self._readers is None or self._readers[0] is not group:
-            # Copies, as in a worker: a batch may call the original verifiers in the meantime.
+            # Copies, as in a worker: a batch could call the original verifiers in the meantime.
             source: ReadTexts = pickle.loads(group.source)
             self._readers = group, source.readers
         with running(None):
@@ -230,15 +230,15 @@ class _OneTry(Ticket):
 
 
 def is_failure(verdict: Verdict) -> bool:
-    """Whether a verdict contains an abstention that is no judgement of the text, so that a second
-    try may differ."""
+    """Whether a verdict contains an abstention that is not a judgement of the text, so that a
+    second try might turn out differently."""
     own = verdict.abstained and verdict.cause not in _JUDGED
     return own or any(map(is_failure, verdict.members))
 
 
 def _shown(group: Group, completion: Completion) -> _Text | None:
-    """Copy what the readers see of a completion; None if it is too long or holds anything but text,
-    numbers and their containers, since other objects may change before the batch arrives."""
+    """Copy what readers see of a completion; None if it is too long or holds anything but text,
+    numbers and their containers, because other objects could change before the batch arrives."""
     characters = len(completion.text) + len(completion.prompt_text)
     if characters > LONGEST:
         return None
@@ -268,8 +268,8 @@ def _copy(value: Any, room: list[int]) -> Any:
 
 
 def _digest(text: _Text) -> bytes | None:
-    """Digest of the readers and every field that they see; None if a field cannot be written. The
-    digest is over ``repr``, which tells 1 from 1.0, True and "1"."""
+    """Digest of the readers and every field they see; None if a field cannot be written. The digest
+    is over ``repr``, which tells 1 from 1.0, True and "1"."""
     try:
         fields = repr(text.completion.__reduce__()[1])
     except (ValueError, RecursionError):  # an integer that is too long to print

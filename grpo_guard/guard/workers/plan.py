@@ -22,13 +22,13 @@ logger = logging.getLogger("grpo_guard")
 
 Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
 Reading: TypeAlias = tuple[Verdict, ...]
-"""The results for one completion: a verdict from each of several verifiers, in their order."""
+"""The results for one completion: one verdict from each of several verifiers, in order."""
 
 
 def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[Reading]:
     """Return one reading for each completion, in order."""
     columns = [supervised(each, part) for each in readers]
-    # Nearly all rows are equal, and an object that occurs many times is sent once.
+    # Nearly all rows are equal, and an object that occurs many times is sent only once.
     rows: dict[tuple[int, ...], Reading] = {}
     found = zip(*columns, strict=True)
     return [rows.setdefault(tuple(map(id, row)), row) for row in found]
@@ -36,11 +36,11 @@ def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
-    """The function that a worker runs: copies of the verifiers, with this process's interpreter
+    """The function run by a worker: copies of the verifiers, with this process's interpreter
     limits.
 
-    Whether a hostile text can be read may depend on these limits. Libraries change them, and
-    verdicts must not depend on the process that makes them.
+    Whether hostile text can be read may depend on these limits. Libraries change them, and verdicts
+    must not depend on which process reaches them.
     """
 
     readers: tuple[Runnable, ...]
@@ -60,10 +60,9 @@ class Group:
     Args:
         runnables: The objects that `supervised` is called with in this process.
         source: A pickled `ReadTexts` with copies of the verifiers.
-        bare: Whether all verifiers are this library's own, which need only some fields of a
-            completion.
+        bare: Whether all verifiers are this library's own, which need only some completion fields.
         verifiers: The verifiers that are copied.
-        settings: A pickle of the verifiers that somebody may change between batches.
+        settings: A pickle of the verifiers that could be modified between batches.
         digest: The digest of ``source``.
     """
 
@@ -98,7 +97,7 @@ class Plan:
     @classmethod
     def of(cls, verifier: CompletionVerifier) -> Plan:
         """Find the parts of a verifier that workers can run. Parts that cannot be sent are logged
-        and stay in this process."""
+        and run here."""
         found: list[list[CompletionVerifier]] = [[]]
         _collect(verifier, found, found[0], set())
         first, *others = map(_group, found)
@@ -145,14 +144,14 @@ def _collect(
 
 
 def reads_alone(one: CompletionVerifier) -> bool:
-    """Whether copies of a verifier, or of its text reader, may run in other processes."""
+    """Whether copies of a verifier, or of its text reader, can run in other processes."""
     return one.in_workers and _runnable(one).scope == "completion"
 
 
 def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
     """The group of the verifiers that can be sent; None if sending them is not worthwhile."""
     sendable = [one for one in verifiers if _sendable(one)]
-    # A text takes little longer to read for `recurrence` than to send.
+    # Reading a text for `recurrence` takes little longer than sending it.
     if all(isinstance(one, RecurrenceVerifier) for one in sendable):
         return None
     return Group(
@@ -191,7 +190,7 @@ def _runnable(one: CompletionVerifier) -> Runnable:
 
 
 def without_extras(completion: Completion) -> Completion:
-    """A completion as this library's rules see it: without what a trainer may have put into it,
+    """A completion as this library's rules see it: without anything a trainer might have added,
     such as images, GPU tensors, or objects that only the trainer's own process can hold, and
     without its place in its group, which no rule reads and which is often known only later."""
     spans = completion.verified_spans is not None
@@ -207,7 +206,7 @@ def without_extras(completion: Completion) -> Completion:
 
 def _bare(value: Any) -> Any:
     """Copy a prompt, with None for everything but text, numbers and their containers. Recursion is
-    safe, since `Completion` limits how deeply prompts are nested."""
+    safe, because `Completion` limits how deeply prompts are nested."""
     if isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):

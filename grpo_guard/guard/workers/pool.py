@@ -1,4 +1,4 @@
-"""A pool of workers that read parts of batches, in which the parts of lost workers are retried."""
+"""A pool of workers that read parts of batches, and in which lost workers' parts are retried."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger("grpo_guard")
 
 _PATIENCE: Final = 60.0
 GIVES_WAY_AFTER: Final = 1.0
-"""Seconds after which a worker that reads early texts is replaced, if a batch needs a worker."""
+"""Seconds after which a worker reading early texts is replaced if a batch needs a worker."""
 MOST_STARTS: Final = 3
-"""Number of failed starts in a row after which a worker's seat stays empty."""
+"""Number of consecutive failed starts after which a worker's seat stays empty."""
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended", untried=True)
 
 
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
     def ask(self, worker: Any, method: str, *args: Any) -> Future[Any]:
         """Call a method of a worker. ``start()`` returns a description of the worker, and
-        ``read(objects, ...)`` one answer per object.
+        ``read(objects, ...)`` returns one answer per object.
 
         Raises:
             Exception: the arguments cannot be sent.
@@ -61,10 +61,10 @@ class Engine(Protocol):
         """Time limit for the answer to a part with these objects, in seconds."""
 
     def lacks(self) -> str:
-        """Describe what a worker needs and what is free, for the log."""
+        """Describe what a worker needs and what is available, for the log."""
 
     def is_memory(self, error: BaseException) -> bool:
-        """Whether a worker was lost for lack of memory."""
+        """Whether a worker was lost because memory ran out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +84,7 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The outcome of a request; its ``promise`` tells late answers of abandoned workers apart."""
+    """The outcome of a request; its ``promise`` identifies late answers from abandoned workers."""
 
     seat: _Seat
     promise: Future[Any]
@@ -95,11 +95,11 @@ class _Answer:
 class Pool:
     """Workers that read parts of batches. Safe to share between threads.
 
-    The pool's own thread hands out parts and takes answers. A worker is replaced if it ends,
-    raises, gives the wrong number of answers, or gives none in time. Its part is retried elsewhere
-    in halves, split between authors first, until the completion that costs workers is alone; after
-    `MOST_TRIES` that completion is `Lost`. Late answers of an abandoned worker are dropped, so
-    nothing is answered twice.
+    The pool's own thread hands out parts and collects answers. A worker is replaced if it ends,
+    raises, returns the wrong number of answers, or does not answer in time. Its part is retried
+    elsewhere in halves, split between authors first, until the completion that costs workers is
+    isolated; after `MOST_TRIES` that completion is `Lost`. Late answers from an abandoned worker
+    are dropped, so nothing is answered twice.
     """
 
     def __init__(self, engine: Engine, workers: int) -> None:
@@ -146,7 +146,7 @@ class Pool:
     def close(self) -> None:
         """End all workers; pending answers become `Lost`."""
         self._events.put(None)
-        # The garbage collector may finalise an owner in any thread, including the pool's own.
+        # The garbage collector can finalise an owner in any thread, including the pool's own.
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
@@ -157,7 +157,7 @@ class Pool:
 
     @property
     def closed(self) -> bool:
-        """Whether no worker is left and none will start."""
+        """Whether no workers are left and none will start."""
         return self._ended or all(seat.closed for seat in self._seats)
 
     def _work(self) -> None:
@@ -233,11 +233,11 @@ class Pool:
                     seat.deadline = min(seat.deadline, soon)
 
     def _next_for(self, seat: _Seat) -> Part | None:
-        """Take the first waiting part for a seat. Parts lost in this seat are skipped while another
-        worker is up, and parts that give way are taken only if no other part waits."""
+        """Take the first waiting part for a seat. Parts already lost in this seat are skipped while
+        another worker is up, and parts that give way are taken only if no other part is waiting."""
         others = any(other.is_up and other is not seat for other in self._seats)
         while self._waiting and self._waiting[0].ticket.over:
-            self._waiting.popleft()  # nobody waits for it
+            self._waiting.popleft()  # nobody is waiting for it
         for gives_way in (False, True):
             for i, part in enumerate(self._waiting):
                 avoided = part.avoid == seat.number and others
@@ -266,7 +266,7 @@ class Pool:
         promise.add_done_callback(report)
 
     def _failed(self, seat: _Seat, error: BaseException, cause: Cause) -> None:
-        """Replace a worker that is lost or did not start, and retry its part."""
+        """Replace a worker that was lost or did not start, and retry its part."""
         part, was_up = seat.part, seat.is_up
         reason = _one_line(error)
         self._empty(seat)
@@ -297,7 +297,7 @@ class Pool:
         seat.worker = seat.promise = seat.part = None
 
     def _retry(self, part: Part, lost: Lost) -> None:
-        """Retry what a lost part still needs, or give up on it."""
+        """Retry the unanswered rest of a lost part, or give up on it."""
         smaller = part.ticket.smaller(part)
         for one in smaller:
             one.avoid = part.avoid
@@ -332,12 +332,12 @@ class Pool:
 
 
 def _one_line(error: BaseException) -> str:
-    """Describe an error in one printable line, since its message may quote a completion or contain
-    a whole traceback."""
+    """Describe an error in one printable line, because its message could quote a completion or
+    contain a whole traceback."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
     lines = str(error).strip().splitlines() or [""]
-    # If an actor could not even be created, Ray gives the reason at the end of a traceback.
+    # If an actor could not even be created, Ray states the reason at the end of a traceback.
     line = lines[-1 if "creation task" in lines[0] else 0]
     text = "".join(c if c.isprintable() else " " for c in line[:300])
     return f"{type(error).__name__}: {text}"

@@ -34,7 +34,7 @@ class Processes:
         return WorkerProcess()
 
     def ask(self, worker: WorkerProcess, method: str, *args: Any) -> Future[Any]:
-        """Call a process from a thread of its own, since waiting for the answer blocks."""
+        """Call a process from a separate thread, because waiting for the answer blocks."""
         answer: Future[Any] = Future()
         ask = _ready if method == "start" else self._read
 
@@ -49,7 +49,7 @@ class Processes:
 
     def _read(self, worker: WorkerProcess, part: Sequence[Completion], source: bytes) -> list[Any]:
         """Return readings, or `Lost` for completions that cannot be sent or if the call itself
-        fails. Exceptions of verifiers are abstentions by then, so no text can be the reason."""
+        fails. By then, verifier exceptions have become abstentions, so no text can be to blame."""
         try:
             arguments = packed_arguments((part,), {})
         except TypeError as error:
@@ -70,7 +70,7 @@ class Processes:
         worker.kill()
 
     def seconds(self, objects: Sequence[Completion]) -> float:
-        """Time limit for a part, in seconds. A text that exceeds it alone three times abstains."""
+        """Time limit for a part, in seconds. A text that alone exceeds it three times abstains."""
         return BASE_SECONDS + SECONDS_A_CHARACTER * sum(len(one.text) for one in objects)
 
     def lacks(self) -> str:
@@ -91,17 +91,17 @@ def _untried(part: Sequence[Completion], why: str) -> list[Lost]:
 
 
 class SharedPools:
-    """One pool for each number of processes, shared by all guards in this process.
+    """One pool per number of processes, shared by all guards in this process.
 
-    If each guard had a pool of its own, each would start its own processes. The last guard to leave
-    a pool ends its processes.
+    If each guard had its own pool, each would start its own processes. The last guard to leave a
+    pool ends the pool's processes.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def join(self, workers: int) -> Pool:
-        """Return the pool with this many processes; call `leave` once for each `join`."""
+        """Return the pool with this many processes; call `leave` once per `join`."""
         with self._lock:
             self._users[workers] += 1
             if workers not in self._pools:
@@ -109,8 +109,8 @@ class SharedPools:
             return self._pools[workers]
 
     def leave(self, workers: int, owner: int) -> None:
-        """Leave the pool, and end it if nobody else uses it. Does nothing in a fork of the process
-        that joined (``owner``)."""
+        """Leave the pool, and end it if nobody else is using it. Does nothing in a fork of the
+        process that joined (``owner``)."""
         pool = None
         if os.getpid() == owner:
             with self._lock:
@@ -121,8 +121,8 @@ class SharedPools:
             pool.close()
 
     def forget(self) -> None:
-        """Start without pools in a forked child, which the parent's processes do not answer."""
-        # The garbage collector may call `leave` at any point of `join`, in the same thread.
+        """Start without pools in a forked child, where the parent's processes do not answer."""
+        # The garbage collector can call `leave` at any point in `join`, in the same thread.
         self._lock = threading.RLock()
         self._users = Counter[int]()
         self._pools: dict[int, Pool] = {}

@@ -29,8 +29,8 @@ WORTH_CHARACTERS: Final = 1_000_000
 """Minimum number of characters in a batch's texts for processes to be started unasked."""
 MOST_UNASKED: Final = 16
 MOST_WORKERS: Final = 1_024
-# Number of parts per worker, so that a worker with slow texts leaves something for the others to
-# do, and the minimum size of a part in tokens, so that sending it is not what takes the time.
+# Number of parts per worker, so that a worker with slow texts leaves work for the others, and the
+# minimum size of a part in tokens, so that sending does not dominate.
 _PARTS: Final = 4
 _LEAST_TOKENS: Final = 4_000
 
@@ -39,14 +39,14 @@ class Workers:
     """The processes that read texts for a guard. They are started when first needed, shared with
     the other guards in this process, and end with the last guard or with this process.
 
-    Only what reads each text on its own runs there: content rules, the reading of `recurrence`, and
-    verifiers with `CompletionVerifier.in_workers`. Everything else runs in this process, so
-    verdicts are the same.
+    Only code that reads each text on its own runs there: content rules, the reading step of
+    `recurrence`, and verifiers with `CompletionVerifier.in_workers`. Everything else runs in this
+    process, so verdicts are the same.
 
     Args:
         number: Number of processes; 0 for none. If None, half of this process's cores, at most
             `MOST_UNASKED`, for batches of at least `WORTH_CHARACTERS`, but no processes if that
-            would be only one, or if this process is itself one of several that share the machine: a
+            would be just one, or if this process is itself one of several sharing the machine: a
             child of `multiprocessing`, or a worker of Ray or of `GraderFailures`.
 
     Raises:
@@ -74,7 +74,7 @@ class Workers:
         self._ahead: dict[int, tuple[Completion, Ticket, int]] = {}
         self._reading = 0
         self.early: EarlyReadings | None = None
-        """Readings of texts made before their batch; None if there are none so far."""
+        """Readings made ahead of their batch; None if there are none so far."""
         self._early_rate = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ class Workers:
 
     @contextmanager
     def reading(self, verifier: CompletionVerifier, *, unasked: bool = True) -> Iterator[None]:
-        """Context for a run of ``verifier`` in which `supervised` has texts read in processes; with
+        """Context for running ``verifier`` in which `supervised` has texts read in processes; with
         ``unasked=False``, only if a number of processes was given."""
         self._forget_a_forks()
         early, processes = self.early, self._may_start(unasked)
@@ -118,11 +118,11 @@ class Workers:
     def read_early(
         self, verifier: CompletionVerifier, batch: Sequence[Completion], *, unasked: bool = True
     ) -> None:
-        """Start reading, in the background, completions whose batch comes later; never raises.
+        """Start reading, in the background, completions whose batch arrives later; never raises.
 
-        Only what reads each text on its own runs early, in processes if there are any. The
-        batch then reads only the remaining texts, and its verdicts are the same. Everything that
-        compares completions, asks a model or remembers nodes runs on the batch.
+        Only code that reads each text on its own runs early, in processes if there are any. The
+        batch then reads only the remaining texts, and its verdicts are the same. Anything that
+        compares completions, asks a model or keeps per-node state runs on the batch.
 
         Args:
             verifier: The verifier that will run on the batch.
@@ -138,7 +138,7 @@ class Workers:
                 from grpo_guard.guard.workers.early import EarlyReadings
 
                 self.early = EarlyReadings()
-            # Processes that nobody asked for are not started for a few texts.
+            # Unasked processes are not started for just a few texts.
             pool = self._joined() if self.number else self._pool
             self.early.add(plan.groups[0], batch, pool if self._may_start(unasked) else None)
         except Exception as error:
@@ -148,7 +148,7 @@ class Workers:
         return bool(self.number) or (self.number is None and unasked)
 
     def _forget_a_forks(self) -> None:
-        if self._owner != os.getpid():  # a fork, whose parent's processes do not answer it
+        if self._owner != os.getpid():  # a fork, which the parent's processes do not answer
             self._forget()
 
     def begin(self, verifier: CompletionVerifier, batch: Sequence[Completion]) -> None:
@@ -156,7 +156,7 @@ class Workers:
         plan = self.plan(verifier)
         pool = self._joined() if plan.whole and batch and self.worth(batch) else None
         if pool is not None:
-            # Other workers read the batches before and after it.
+            # Other workers read the batches before and after this one.
             ticket = _sent(pool, plan.groups[0], batch, 1)
             with self._lock:
                 self._ahead.update((id(c), (c, ticket, i)) for i, c in enumerate(batch))
@@ -168,7 +168,7 @@ class Workers:
                 self._ahead.pop(id(completion), None)
 
     def close(self) -> None:
-        """Release the processes, which end if no other guard uses them, and forget all early
+        """Release the processes, which end if no other guard is using them, and discard all early
         readings."""
         self._forget_a_forks()
         with self._lock:
@@ -180,9 +180,9 @@ class Workers:
 
     def figures(self) -> dict[str, float]:
         """Figures to log. If there are processes, ``guard/workers`` is the number that read texts
-        of the last batch, and ``guard/workers_lost`` the number that died or hung so far. Once
-        `read_early` was called, ``guard/read_early_rate`` is the share of the last batch that had
-        been read before it arrived."""
+        in the last batch, and ``guard/workers_lost`` the number that have died or hung so far. Once
+        `read_early` has been called, ``guard/read_early_rate`` is the share of the last batch read
+        before it arrived."""
         found = {}
         if self.number or self._pool is not None:
             lost = 0 if self._pool is None else self._pool.replaced
@@ -192,8 +192,8 @@ class Workers:
         return found
 
     def require_none_lost(self) -> None:
-        """Raise ValueError if a process was lost, which a text's author may have caused. Called
-        before a policy pays abstentions."""
+        """Raise ValueError if a process was lost, because a text's author could have caused it.
+        Called before a policy pays abstentions."""
         if self._pool is not None and self._pool.replaced:
             raise ValueError(
                 "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "
@@ -206,7 +206,7 @@ class Workers:
         return [] if self._pool is None else [one.pid for one in self._pool.up]
 
     def plan(self, verifier: CompletionVerifier) -> Plan:
-        """The plan of what a verifier reads in processes."""
+        """The plan for what a verifier reads in processes."""
         from grpo_guard.guard.workers.plan import Plan
 
         if self._plan is None or self._plan.verifier is not verifier:
@@ -214,7 +214,7 @@ class Workers:
         return self._plan
 
     def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
-        """The plan for a call, brought up to date with rules that changed since the last call."""
+        """The plan for a call, updated for any rules that changed since the last call."""
         self._plan = self.plan(verifier).renewed()
         return self._plan
 
@@ -252,7 +252,7 @@ class Workers:
             at |= {i: (ticket, n) for n, i in enumerate(new)}
         try:
             answers = [at[i][0].answer(at[i][1]) for i in range(len(batch))]
-        except BaseException:  # an interrupt: nobody waits any more
+        except BaseException:  # an interrupt: nobody is waiting any more
             for ticket, _ in at.values():
                 ticket.abandon()
             raise
@@ -274,8 +274,8 @@ def _sent(pool: Pool, group: Group, batch: Sequence[Completion], workers: int) -
 def _found(
     group: Group, batch: Sequence[Completion], answers: Sequence[Reading | Lost]
 ) -> list[Reading]:
-    """Turn answers into readings: abstentions for texts that cost workers, and readings by this
-    process for texts that no worker has tried."""
+    """Turn answers into readings: abstentions for texts that cost workers, and this process's own
+    readings for texts no worker has tried."""
     from grpo_guard.guard.workers.plan import read_part
 
     found: dict[int, Reading] = {}
@@ -299,7 +299,7 @@ def _found(
 
 
 def _is_child() -> bool:
-    """Whether this process is itself one of several that were started to share the cores."""
+    """Whether this process is itself one of several started to share the cores."""
     children = sys.modules.get("multiprocessing.process")
     graders = sys.modules.get("grpo_guard.guard.grader_worker")
     return (

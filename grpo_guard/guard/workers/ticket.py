@@ -1,4 +1,4 @@
-"""`Ticket`: a batch in flight to workers, its answers so far, and what to retry of lost parts."""
+"""`Ticket`: a batch in flight to workers, its answers so far, and which lost parts to retry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.workers.balance import halves
 
 MOST_TRIES: Final = 3
-"""Maximum number of tries of a completion alone, each on a different worker: if all of these
-workers die, it is not an accident of one machine."""
+"""Maximum number of tries for an isolated completion, each on a different worker: if all of these
+workers die, it is not down to one machine."""
 MOST_LOST: Final = 16
 """Maximum number of workers that one author's completions in a batch may cost, or one per 16 of the
 author's answered completions if that is more."""
@@ -21,8 +21,8 @@ author's answered completions if that is more."""
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The cause and a message for a completion that no worker could answer. If ``untried`` is set,
-    the completion itself cannot be the reason."""
+    """Cause and message for a completion that no worker could answer. If ``untried`` is set, the
+    completion itself cannot be to blame."""
 
     cause: Cause
     message: str
@@ -30,11 +30,11 @@ class Lost:
 
 
 class Ticket:
-    """One batch in flight: the objects to send to workers, the author of each if known, and further
-    arguments for every worker's ``read``."""
+    """One batch in flight: the objects to send to workers, each object's author if known, and
+    additional arguments for every worker's ``read``."""
 
     gives_way = False
-    """Whether the parts of other tickets go first; nobody waits long for such a ticket."""
+    """Whether other tickets' parts go first; nobody waits long for such a ticket."""
 
     def __init__(
         self, batch: Sequence[Any], authors: Sequence[Hashable], arguments: tuple[Any, ...] = ()
@@ -73,7 +73,7 @@ class Ticket:
 
     @property
     def over(self) -> bool:
-        """Whether all objects have an answer, or nobody waits for the batch any more."""
+        """Whether all objects have an answer, or nobody is waiting for the batch any more."""
         return self._done.is_set()
 
     def end(self, lost: Lost) -> None:
@@ -81,7 +81,7 @@ class Ticket:
         self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
 
     def smaller(self, part: Part) -> list[Part]:
-        """Return the parts to retry in place of a lost part; none if it has to be given up."""
+        """Return the parts to retry instead of a lost part; none if it has to be abandoned."""
         if self.over:
             return []
         if len(authors := {self.authors[place] for place in part.places}) == 1:
