@@ -1,8 +1,8 @@
-"""The completions to measure: honest ones, and those of two kinds of attackers.
+"""The completions to measure: honest ones, and those from two kinds of attackers.
 
-A node's slot has one seed, with which the honest completion is drawn. A *selecting* attacker draws
-many completions with seeds of its own and sends the longest; *misdeclaring* nodes use the right
-seed with another temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
+A node's slot has one seed, which the honest completion is drawn with. A *selecting* attacker draws
+many completions with its own seeds and sends the longest; *misdeclaring* nodes use the right seed
+with a different temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
 """
 
 from __future__ import annotations
