@@ -1,6 +1,6 @@
 """The demo: three swarms (attack-free, poisoned, poisoned but guarded), using only bundled parts.
 
-It performs three runs of the swarm suite without keeping their folders.
+It carries out three runs of the swarm suite without keeping their folders.
 """
 
 from __future__ import annotations

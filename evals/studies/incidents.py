@@ -27,7 +27,7 @@ policy."""
 
 
 def measure(rounds: int, folder: Path) -> dict[str, Any]:
-    """Perform all runs and return the content of results.json."""
+    """Carry out all runs and return the content of results.json."""
     judged = folder / "judged.yaml"
     write_text(judged, JUDGED)
     guards = [GuardFile.named(str(judged)), GuardFile.named(FAILURES_ONLY)]

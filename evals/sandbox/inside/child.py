@@ -55,7 +55,7 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         code: The filter; None if the kernel does not offer one.
 
     Raises:
-        OSError, ValueError, UnavailableError: locking failed, so nothing must be run.
+        OSError, ValueError, UnavailableError: locking failed, so the program must not be run.
     """
     limits = {
         resource.RLIMIT_CPU: config.cpu_seconds,
