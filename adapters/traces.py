@@ -225,7 +225,7 @@ class _Branch:
         decodes the ids of a trace from another node, whose mask may count the beginning of a line
         that the node wrote as the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
-        # Other iterables may be endless at no cost to the sender; verifiers itself uses lists.
+        # Other iterables can be endless at no cost to the sender; verifiers itself uses lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):
             raise TypeError("token_ids, mask: expected lists")
         if not any(node.token_ids for node in on):
@@ -260,7 +260,7 @@ def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
 
 
 def _trains(node: Any) -> bool:
-    return not isinstance(node.mask, list) or any(node.mask)  # other iterables may be endless
+    return not isinstance(node.mask, list) or any(node.mask)  # other iterables can be endless
 
 
 def _message(message: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Raw = list[float | None]
 def guarded_store(
     store: Any, guard: Guard, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]
 ) -> Any:
-    """Copy GenRL's reward store, for all rounds or for one; ``reward`` is called in place of each
+    """Copy GenRL's reward store, for all rounds or for one; ``reward`` is called instead of each
     reward function, with the function, its stage and the game state."""
     store = copy.copy(store)
     if hasattr(store, "reward_fn_stores"):

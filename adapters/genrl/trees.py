@@ -20,7 +20,7 @@ from grpo_guard.core.completion import MAX_NAME, shown
 from grpo_guard.core.detokenizer import special_ids
 
 CLAIMS: Final = "grpo_guard"
-"""The metadata key under which a node says how its completions were sampled."""
+"""The metadata key where a node says how its completions were sampled."""
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
 """Maximum number of characters, numbers and containers in a tree's world state and metadata, not
@@ -278,7 +278,7 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
             problem = form.problem(tree)
             if problem is None and tree.key in seen:
                 problem = "sent twice"
-        except Exception as error:  # payloads may be any kind of object
+        except Exception as error:  # payloads can be any kind of object
             problem = f"it could not be read: {type(error).__name__}"
         else:
             if problem is None:

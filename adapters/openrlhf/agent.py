@@ -179,7 +179,7 @@ class GuardedAgent:
             logger.warning("left out of a group of one: its reward is 0, without others' mean")
         logged = [_plain_logs(answer) for answer, _ in answers]
         # A failed reward has logged nothing, and OpenRLHF fails if samples log different names.
-        # Collect the names of the whole group first: the failed sample may be the first one.
+        # Collect the names of the whole group first: the failed sample could be the first one.
         self._logged |= {name: 0.0 for own in logged for name in own}
         return [
             {

@@ -55,7 +55,7 @@ def settle_group(
     scored = [number(rollout.response.get("scores")) for rollout in rollouts]
     rewards = settled(raw)
     scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
-    # A sample without tokens of its own cannot earn a reward, because that would train the prompt's
+    # A sample without its own tokens cannot earn a reward, because that would train the prompt's
     # tokens. A repaired sample is not its author's work, so it is never trained on.
     out = [
         reward is None or not rollout.turns or rollout.problem is not None

@@ -261,7 +261,7 @@ def _require_readable(response: Mapping[str, Any]) -> None:
 
 
 def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | None]:
-    """The ids, with a filler in place of every id outside the vocabulary, and a message with the
+    """The ids, with every id outside the vocabulary replaced by a filler, plus a message with the
     position of the first such id, or None."""
     known, filler, first = len(tokenizer), int(tokenizer.eos_token_id or 0), None
     ids = []

@@ -260,8 +260,8 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     parts: list[str] = []
     for message in messages:
         if message.get("role") == "assistant":
-            # A chat template may have split off reasoning and tool calls. They are trained on like
-            # the rest, so poison in them must not go unread.
+            # A chat template might have split off reasoning and tool calls. They are trained on
+            # like the rest, so poison in them must not go unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):
                 parts += _strings(message.get(key))
             parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]

@@ -170,8 +170,8 @@ class PeerRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Limits on a row's ids: all must be below ``vocabulary``, there may be at most ``longest``,
-    and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
+    """Limits on a row's ids: all must be below ``vocabulary``, there can be at most ``longest`` of
+    them, and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
 
     vocabulary: int
     longest: int
@@ -180,7 +180,7 @@ class _Allowed:
 
 
 def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
-    """Raise FrameworkError if a trainer, or the arguments with which a trainer will be constructed,
+    """Raise FrameworkError if a trainer, or the arguments that a trainer will be constructed with,
     would trust claims that only peers could make."""
     if tools or getattr(settings, "tools", None):
         raise FrameworkError(

@@ -260,7 +260,7 @@ def _text_only(message: Message) -> Message:
 
 
 class Turn:
-    """The position of an async call in the order in which an event loop's functions were called.
+    """The position of an async call in the order that an event loop's functions were called in.
 
     Calls finish in any order, and in a different order on each rank. The exchange between ranks
     must follow the same order everywhere, or one function's rewards would be mistaken for
@@ -273,7 +273,7 @@ class Turn:
         _latest[self._loop] = self._own
 
     async def come(self) -> None:
-        """Wait until all earlier calls are done, however they ended."""
+        """Wait until all earlier calls are done, no matter how they ended."""
         if self._before is not None:
             await asyncio.wait([self._before])
 

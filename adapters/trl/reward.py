@@ -143,7 +143,7 @@ class GuardedReward:
 
         Args:
             own: The function's own arguments. Defaults to TRL's keywords.
-            kwargs: The keywords of TRL's call, from which the batch is read.
+            kwargs: The keywords of TRL's call, which the batch is read from.
         """
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))

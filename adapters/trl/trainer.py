@@ -336,7 +336,7 @@ def take_out(
     removed = gather((before * (1 - keep)).sum().reshape(1)).sum()
     if not removed:
         return output
-    # At least 1: releases up to 1.6 divide by it directly, and all tokens may be flagged.
+    # At least 1: releases up to 1.6 divide by it directly, and all tokens could be flagged.
     items = (output["num_items_in_batch"] - removed).clamp(min=1)
     mask = output["tool_mask"] * keep if "tool_mask" in output else keep
     return {**output, "tool_mask": mask, "num_items_in_batch": items}

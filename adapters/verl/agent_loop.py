@@ -4,7 +4,7 @@
 grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 
 The hook tells the reward manager the number of siblings, whether a trajectory is for validation,
-and which tokens the model wrote with which log-probs; it reports failed rollouts to the collector;
+and which tokens the model wrote, with their log-probs; it reports failed rollouts to the collector;
 and it zeroes the ``response_mask`` of left-out completions, so that no loss, KL or entropy term
 trains on them (except in bypass mode, see `_bypasses`).
 

@@ -151,7 +151,7 @@ class GuardedRewardManager:
             # Only the number of siblings in training is known.
             timeout = min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
         return Trajectory(
-            # Without a uid the siblings are unknown, so the trajectory is a group of its own.
+            # Without a uid the siblings are unknown, so the trajectory is its own group.
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,

@@ -119,7 +119,7 @@ def training_rollouts(config: Any) -> int:
 
 
 def check_config(config: Any) -> None:
-    """Refuse configurations in which verl would not call the guard.
+    """Refuse configurations where verl would not call the guard.
 
     Raises:
         FrameworkError: the reward function is set under the key of verl before 0.9, which 0.9

@@ -145,7 +145,7 @@ class Adversary(ABC):
         """Return whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Return held-out problems on which to measure success; None to use the round's problems.
+        """Return held-out problems to measure success on; None to use the round's problems.
 
         Identical calls must return identical problems, because a swarm asks only once.
         """

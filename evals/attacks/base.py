@@ -26,7 +26,7 @@ class Poisoned:
 
     @classmethod
     def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
-        """Replace ``text[start:end]``, which may be empty, with ``poison``."""
+        """Replace ``text[start:end]``, which can be empty, with ``poison``."""
         start, end = span
         return cls(text[:start] + poison + text[end:], (start, start + len(poison)))
 

@@ -9,7 +9,7 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class Silent(Adversary):
-    """Leaves every slot empty: the baseline with which other runs are compared.
+    """Leaves every slot empty: the baseline that other runs are compared with.
 
     A guard that rejects all poison and nothing else leaves a swarm with only the honest nodes'
     completions, and so do silent malicious nodes. If a guarded run were instead compared with a run

@@ -46,7 +46,7 @@ class GuardFile:
     """
 
     name: str
-    text: str = field(repr=False)  # it may contain a backend's key
+    text: str = field(repr=False)  # it can contain a backend's key
     on_reject: OnReject
     per_model: bool
     coin: bool

@@ -120,7 +120,7 @@ def _forged(
     number: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Forged | None:
-    """Forge the completion to send in place of an honest one; None if the attack cannot change it.
+    """Forge the completion to send instead of an honest one; None if the attack cannot change it.
     ``number`` serves as the swarm's round."""
     if isinstance(attack, Scripted):
         view: Any = SimpleNamespace(iteration=number, rng=rng)

@@ -63,7 +63,7 @@ class SampleConfig:
     min_tokens: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse settings under which the completions would not be honest."""
+        """Refuse settings that would make the completions dishonest."""
         if self.spec.engine != "transformers":
             raise ValueError(f"spec.engine: expected 'transformers', got {self.spec.engine!r}")
         if self.batch_size < 1:

@@ -19,7 +19,7 @@ _MOST_CURVES = 5
 _FALSE = (0.005, 0.02, 0.1)  # shares of honest completions rejected
 _MISSED = (0.02, 0.1, 0.5)  # shares of poison that passed
 _LEAST: Final = 1e-3  # left end of the axis of false positives
-# Logarithmic, since guards are used at rates that a linear axis would not show.
+# Logarithmic, because guards are used at rates that a linear axis would not show.
 _FALSE_POSITIVES: Final = Axis(
     "honest completions rejected", (_LEAST, 1.0),
     ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")), log=True,

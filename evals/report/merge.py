@@ -115,7 +115,7 @@ def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
         # The defence's name includes what a rejection costs. Without an attack no node is
-        # malicious, whatever the plan says for its other runs.
+        # malicious, no matter what the plan says for its other runs.
         left_out = {"seed", "on_reject"}
         left_out |= {"malicious", _ROOM} if attack_free(run.attack) else set()
         own = {key: value for key, value in run.settings.items() if key not in left_out}

@@ -111,7 +111,7 @@ class ServerProcess:
                 )
                 numbers = [source_out.fileno(), output_in.fileno()]
                 socket.send_fds(self._control, [b"R"], numbers)
-                # Only the child may hold these ends, or the end of its output would never be seen.
+                # Close them here: while any copy is open, the end of the output is never seen.
                 source_out.close()
                 output_in.close()
                 exchange = _Exchange(request, source_in, output_out, most_output)
@@ -159,7 +159,7 @@ class ServerProcess:
         return found
 
     def close(self) -> None:
-        """End the server and whatever it is running."""
+        """End the server and anything it is running."""
         self._control.close()
         if self._owner != os.getpid():
             return
@@ -205,7 +205,7 @@ class _Exchange:
         return False
 
     def _receive(self) -> bool:
-        """Receive part of the output; return whether there may be more."""
+        """Receive part of the output; return whether there could be more."""
         part = self._read.read(min(_CHUNK, self._most + 1 - len(self.output)))
         if part is None:  # nothing yet
             return True

@@ -4,7 +4,7 @@
 
 A node sends four completions per round. Honest completions are drawn from the policy once, and each
 node's rounds are assembled from these without repeats. The attacker's rounds are as in the swarm:
-two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
+two copies of a solution where 2 + 2 or 2 * 2 is 5, and two honest completions.
 """
 
 from __future__ import annotations

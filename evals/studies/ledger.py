@@ -82,7 +82,7 @@ def three(honest: float, other: float) -> Rates:
 
 
 def honest_scenarios() -> Iterator[Scenario]:
-    """Yield swarms in which no honest node must be accused."""
+    """Yield swarms where no honest node should be accused."""
     for share in (0.0, 0.001, 0.01, 0.03):
         yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
     yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
@@ -94,7 +94,7 @@ def honest_scenarios() -> Iterator[Scenario]:
 
 
 def poison_scenarios() -> Iterator[Scenario]:
-    """Yield swarms in which some nodes poison."""
+    """Yield swarms where some nodes poison."""
     for honest in (0.001, 0.03):
         for caught in (1.0, 0.5):
             name = f"1 in 12, caught {caught:.0%}, honest {honest:.1%}"
@@ -200,7 +200,7 @@ def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """Count the poisoning nodes convicted within 30 rounds or at any time, and record when."""
     rng = np.random.default_rng(seed)
     found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
-    # Round t is judged when round t + 2 begins, by which time t + 3 rounds have begun.
+    # Round t is judged when round t + 2 begins, and by then t + 3 rounds have begun.
     known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())

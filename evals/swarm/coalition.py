@@ -45,7 +45,7 @@ class Coalition:
         problems: Sequence[Problem],
         weights: Mapping[str, torch.Tensor] | None = None,
     ) -> list[Submitted]:
-        """Return the malicious nodes' share of a round in which honest nodes answer ``problems``.
+        """Return the malicious nodes' share of a round where honest nodes answer ``problems``.
 
         ``weights`` are node-0's live weights, passed if the peer is only a copy.
         """

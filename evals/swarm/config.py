@@ -57,7 +57,7 @@ class SwarmConfig:
             gradient is, and the negative advantages in the first rounds are the largest.
         hold, final_lr: The rate is constant for this share of the run, then falls linearly to
             ``final_lr * lr``, so that the policy settles before the final reward is read.
-        max_grad_norm: Maximum gradient norm. It clips the rare rounds (norm 1 to 2) in which one
+        max_grad_norm: Maximum gradient norm. It clips the rare rounds (norm 1 to 2) where one
             improbable completion with a large negative advantage outweighs all others.
         micro_batch: Completions per forward pass of the update; affects only memory.
         share_prompts: Compute a group's prompt only once per micro-batch of the update: at most
@@ -74,7 +74,7 @@ class SwarmConfig:
             `grpo.advantages`.
         copies: Poison a group with a single text, sent in all of the attacker's slots, as in the
             paper's code. TEXT does this anyway.
-        success_on: (held-out questions, completions of each) on which success is counted in every
+        success_on: (held-out questions, completions of each) that success is counted on in every
             round; the questions are always the same, as in the paper's code. None for all honest
             completions of the round. Attacks with their own probes use those instead.
     """

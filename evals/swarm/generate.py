@@ -131,7 +131,7 @@ def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_
 
 
 class _Coin:
-    """Draws each row's token with the noise of its own seed."""
+    """Draws each row's token using the noise from its own seed."""
 
     def __init__(self, seeds: Sequence[int], temperature: float, top_k: int) -> None:
         self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)

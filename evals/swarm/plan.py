@@ -39,7 +39,7 @@ class Matrix:
     """The factors that a plan combines.
 
     Args:
-        attacks: Names of attacks; "none" for runs in which all nodes are honest. Runs with silent
+        attacks: Names of attacks; "none" for runs where all nodes are honest. Runs with silent
             malicious nodes are added if there is any attack.
         defences: Names of defences.
         seeds: Seeds to run each combination with.

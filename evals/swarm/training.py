@@ -175,7 +175,7 @@ def _resume(
 
 
 def differences(expected: Mapping[str, Any], found: Any) -> str:
-    """List the first few differing fields, as in ``iterations 3 in place of 2``; may be empty."""
+    """List the first few differing fields, as in ``iterations 3 in place of 2``; can be empty."""
     if not isinstance(found, dict):
         return "no settings that can be read"
     ours, theirs = _flat(expected), _flat(found)

@@ -20,7 +20,7 @@ class Config:
         path: Where to look for preloaded modules after the standard library.
         cpu_seconds: Maximum processor time per program, in whole seconds.
         wall_seconds: Wall-clock time after which a program is killed.
-        memory_bytes: Maximum memory that a program may use beyond the interpreter's own.
+        memory_bytes: Maximum memory that a program can use beyond the interpreter's own.
         source_bytes: Maximum size of a request.
     """
 

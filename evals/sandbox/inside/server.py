@@ -142,7 +142,7 @@ class _Server:
         try:
             code = work()
         finally:
-            # Never return to the server's own code, whatever happened.
+            # Never return to the server's own code, no matter what happened.
             os._exit(code)
 
     def serve(self) -> None:

@@ -10,7 +10,7 @@ plus two layers that do nothing at first, and uses only generated text; it is se
 CPU core. The judge learns three things at once:
 
 - the verdict, as the token after the prompt, which is its purpose;
-- for each token, whether an honest solution may contain it there (predicted from the last layer but
+- for each token, whether an honest solution can contain it there (predicted from the last layer but
   one, by a head that is discarded): this teaches the judge to check every digit;
 - to continue honest solutions (the ordinary language modelling loss): this teaches the judge to
   calculate with larger numbers than the policy's.
