@@ -2,15 +2,15 @@
 
 `ArealAdapter` guards ``reward_fn(prompt, completions, prompt_ids, completion_ids, **data)``. AReaL
 calls the function in a pool of processes, so it must be defined in a module, and each process has
-its own guard. A call that raises is repeated up to three times, and a call that takes 15 s becomes
+its own guard. A call that raises is retried up to three times, and a call that takes 15 s counts as
 a reward of 0. `ArealAdapter` cannot leave completions out.
 
 `GuardedGroup` can (docs/other-trainers.md): it runs the episodes of a group itself and settles them
-together. AReaL leaves out an episode that is None, but its normalisation cuts the batch into groups
-of a fixed size: one missing episode shifts every later group onto its neighbours' rewards, and a
-group of three out of four got advantages of 100,000. With `GuardedGroup`, an episode that failed or
-was left out keeps its place, with the mean reward of the remaining episodes and an empty loss mask.
-Its place still counts in the standard deviation and in a leave-one-out mean.
+together. AReaL drops an episode that is None, but its normalisation splits the batch into groups of
+a fixed size: one missing episode shifts every later group onto its neighbours' rewards, and a group
+left with three of its four episodes got advantages of 100,000. With `GuardedGroup`, an episode that
+failed or was left out keeps its place, with the mean reward of the remaining episodes and an empty
+loss mask. It still counts toward the standard deviation and a leave-one-out mean.
 
 Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
@@ -72,8 +72,8 @@ class ArealAdapter:
 
 
 def row_from(given: Mapping[str, Any]) -> Row:
-    """Build the completion from AReaL's arguments; the reference is ``answer`` (or ``solution``) of
-    the data. The text is the workflow's decoding of its own ids, unless ``node`` names another
+    """Build the completion from AReaL's arguments; the reference is the data's ``answer`` (or
+    ``solution``). The text is the workflow's decoding of its own ids, unless ``node`` names another
     sender."""
     node = claimed(given, "node")
     return received(
@@ -91,15 +91,15 @@ class GuardedGroup:
     """Runs a workflow ``size`` times and settles the episodes as one group.
 
     AReaL recognises a workflow by its class: derive a class from `GuardedGroup` and
-    `RolloutWorkflow`, in this order.
+    `RolloutWorkflow`, in that order.
 
     Args:
-        workflow: An AReaL workflow whose episodes are dicts of tensors with one row.
+        workflow: An AReaL workflow whose episodes are dicts of single-row tensors.
         guard: The guard that judges and settles. With ``failures``, an episode that raises is left
-            out like an episode that is None.
+            out in the same way as one that is None.
         size: Number of episodes per group.
-        tokenizer: The policy's tokenizer, or a `Detokenizer`; the workflow's tokenizer if None.
-            Another node's ids (if the data has a ``node``) are malformed if they contain special
+        tokenizer: The policy's tokenizer, or a `Detokenizer`. Defaults to the workflow's tokenizer.
+            If the data names a ``node``, that node's ids are malformed if they contain special
             tokens other than one that closes a turn.
 
     Raises:

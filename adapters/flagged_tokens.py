@@ -1,4 +1,5 @@
-"""The tokens that a rejection rests on, for trainers that can mask single tokens from the loss."""
+"""The tokens that a rejection is based on, for trainers that can mask individual tokens from the
+loss."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ Span: TypeAlias = tuple[int, int]
 
 
 def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
-    """The tokens that a rejection rests on, as half-open spans in a completion of ``length``
+    """The tokens that a rejection is based on, as half-open spans in a completion of ``length``
     tokens; empty if no tokens explain the rejection.
 
     Every verifier that rejects must name tokens: otherwise a completion that is bad as a whole
     could be saved by a single improbable token. If all tokens are named, none is left to train on,
     and keeping the reward would only raise the group's baseline against the other completions; so
-    the result is empty in that case, too.
+    the result is empty in that case as well.
     """
     if not verdict.rejected or verdict.cause is not Cause.JUDGED:
         return ()

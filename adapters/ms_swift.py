@@ -1,11 +1,11 @@
 """ms-swift: the reward functions of its GRPO trainer, which follow TRL's conventions.
 
-ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions by position and
-the conversations, answers included, in the column ``messages``. It sums the functions' rewards and
-counts None as 0, so a completion cannot leave its group. Tested with the scoring code of ms-swift
-4.6.0 (swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
+ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions as the positional
+argument and the conversations, answers included, in the column ``messages``. It sums the functions'
+rewards and counts None as 0, so a completion cannot leave its group. Tested with the scoring code
+of ms-swift 4.6.0 (swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
 
-Reward functions do not receive token ids there, so verifiers that score tokens see text.
+Its reward functions do not receive token ids, so verifiers that score tokens see text.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
     messages = own.get("messages")
     if not isinstance(messages, list | tuple):
         return {**own, "prompts": None}  # the batch reports it as missing
-    # A value that is not a conversation is passed on; the batch then reports it for that row.
+    # Values other than conversations are passed on; the batch then reports them for their row.
     return {**own, "prompts": [c[:-1] if isinstance(c, list | tuple) else c for c in messages]}

@@ -1,8 +1,8 @@
 """Numbers from other nodes as plain floats in a declared range, safe for a trainer to use.
 
-A number that is finite in Python may be infinite in a trainer's float32, and a positive number may
+A number that is finite in Python can be infinite in a trainer's float32, and a positive number can
 become 0: a temperature of 1e-40 turns all weights into NaN as surely as NaN itself does. So no
-adapter passes on a sender's number unchecked; each declares the range of honest values.
+adapter passes on a sender's number unchecked; each one declares the range of honest values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 LOG_PROBS: Final = (-80.0, 0.01)
 """Valid range of a sampled token's log-prob. No token with a probability below e^-80 is ever
 sampled, and e^80 still fits in float32, which matters because losses are weighted by probability
-ratios. Rounding may leave the log-prob of a token with probability 1 slightly above 0."""
+ratios. Rounding can leave the log-prob of a token with probability 1 slightly above 0."""
 _LEAST_NORMAL: Final = 2.0**-126  # the smallest normal float32; anything closer to 0 becomes 0
 
 
@@ -41,7 +41,7 @@ def number_from(value: Any, least: float = -math.inf, most: float = math.inf) ->
 def log_probs_from(values: Any, length: int) -> list[float] | None:
     """Return the log-probs of sampled tokens, [length], or None unless all are within `LOG_PROBS`.
 
-    Never raises. Generators are refused: they can be read only once, and may be endless.
+    Never raises. Generators are refused: they can be read only once, and can be endless.
     """
     values = listed(values, length)
     if values is None:

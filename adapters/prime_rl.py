@@ -1,15 +1,15 @@
 """prime-rl: rejected traces are removed from their group before the baseline, and from the batch.
 
-prime-rl has closed registries of algorithms and of admission gates, so both parts of the guard are
-installed by code, before the orchestrator runs (`install`, docs/other-trainers.md).
-`GuardedScoring` goes before a group-relative algorithm, whose own formula then sees only the
+prime-rl's registries of algorithms and admission gates are closed, so both parts of the guard are
+installed in code, before the orchestrator runs (`install`, docs/other-trainers.md).
+`GuardedScoring` runs ahead of a group-relative algorithm, whose own formula then sees only the
 remaining traces; `GuardGate` turns away groups with too few traces left, reports figures, and saves
 and resumes the guard's memory of nodes with the run.
 
 A trace that is left out carries prime-rl's own mark for a trace without a score, an error: samplers
-and gates skip it, and records show the reason. But the sink lists a group's traces before they are
-scored and would ship this trace without an advantage; so its token masks are cleared, and it yields
-no sample.
+and gates skip it, and the records show the reason. But the sink lists a group's traces before they
+are scored, and would ship this trace without an advantage; so its token masks are cleared, and it
+yields no sample.
 
 Each branch of a trace is a completion with its token ids, see `grpo_guard.adapters.traces`; its
 round is the policy's version. Written against prime-rl at 559b44772e47 (21 August 2026):
@@ -49,8 +49,8 @@ _TRAINERS: Final = (
 
 
 class GuardedScoring:
-    """Mixin that guards `GRPOAlgorithm`, or another algorithm that compares all traces of a group;
-    goes before the algorithm among the bases of a class.
+    """Mixin that guards `GRPOAlgorithm`, or any other algorithm that compares all traces of a
+    group; list it before the algorithm in a class's bases.
 
     The algorithm receives copies of the episodes that contain only the remaining traces. If the
     policy changes a reward ("zero", a number), only a copy of the trace gets the new value, and the
@@ -72,7 +72,7 @@ class GuardedScoring:
             cls.guard = fitted(cls.guard, "prime-rl", _CANNOT)
 
     async def score_group(self, episodes: list[Any]) -> None:
-        """Guard and score a finished group. Called by prime-rl, once and before admission."""
+        """Guard and score a finished group. Called once by prime-rl, before admission."""
         traces = list(_trainable(episodes))
         if not traces:
             return
@@ -103,9 +103,9 @@ class GuardedScoring:
 
 class GuardGate:
     """An `AdmissionGate` that refuses groups in which the guard left fewer than ``least`` traces. A
-    baseline needs at least 2, since the reward minus the mean of a single trace is 0. Groups from
-    which the guard left out nothing always pass, because distillation trains on groups of one. The
-    guard's memory of nodes is saved and resumed with the run.
+    baseline needs at least 2, because a single trace's reward minus its own mean is 0. Groups that
+    the guard left intact always pass, because distillation trains on groups of one. The guard's
+    memory of nodes is saved and resumed with the run.
 
     Raises:
         ValueError: ``least`` is below 1.
@@ -156,12 +156,13 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
     Args:
         guard: The guard to apply.
         algorithms: Names in prime-rl's registry: ``grpo``, ``max_rl``, ``echo``.
-        least: Minimum number of traces that a group needs after the guard, as for `GuardGate`.
+        least: Minimum number of traces that a group must have left after the guard, as for
+            `GuardGate`.
 
     Raises:
         FrameworkError: the policy asks for something that prime-rl cannot do, or an algorithm is
             guarded already.
-        KeyError: prime-rl does not have the algorithm.
+        KeyError: prime-rl has no such algorithm.
     """
     import prime_rl.orchestrator.algo as algo
     import prime_rl.orchestrator.train_source as train_source
@@ -199,10 +200,10 @@ def _version(episode: Any) -> int | None:
 
 
 def _put_right(trace: Any) -> None:
-    """Repair the numbers in a trace that prime-rl turns into tensors whatever the trace earns:
-    invalid log-probs become 0. From another node's trace, also remove all values that the trainer
-    computes itself, and the sampler's support: a mask that excludes a token makes the token's
-    log-prob minus infinity."""
+    """Repair the numbers in a trace that prime-rl turns into tensors no matter what the trace
+    earns: invalid log-probs become 0. From another node's trace, also remove all values that the
+    trainer computes itself, plus the sampler's support: a mask that excludes a token turns the
+    token's log-prob into minus infinity."""
     theirs = claimed(trace.info, "node") is not None
     for node in trace.nodes:
         if isinstance(read(drawn_log_probs, node), Unread):
@@ -217,8 +218,8 @@ def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:
 
 
 def _with_reward(trace: Any, reward: float) -> Any:
-    """A copy of the trace with only this reward; it shares the trace's nodes, into which the
-    algorithm writes its results."""
+    """A copy of the trace with only this reward; it shares the trace's nodes, because the algorithm
+    writes its results there."""
     from verifiers.v1 import Reward
 
     return trace.model_copy(update={"rewards": {"guard": Reward(score=reward)}})

@@ -1,4 +1,5 @@
-"""Turn whatever other nodes sent into completions, and reject what cannot be one.
+"""Turn whatever other nodes sent into completions, and reject anything that cannot be turned into
+one.
 
 Every field that a sender can fill goes through `received`, which never raises: an exception would
 cost all other completions in the batch their verdicts. So no adapter checks types itself.
@@ -33,9 +34,9 @@ class Row:
 
     Args:
         completion: The completion to judge.
-        given: The verdict, if the adapter already knows it. A text that the adapter filled in or
-            repaired is not the author's own and might pass: an empty text contains nothing wrong.
-        decoded: Whether the text is the trainer's own, or has been decoded from the ids.
+        given: The verdict, if the adapter already knows it. Text that the adapter filled in or
+            repaired is not the author's own and might pass: there is nothing wrong with empty text.
+        decoded: Whether the text is the trainer's own or has been decoded from the ids.
     """
 
     completion: Completion
@@ -58,9 +59,9 @@ def received(
     decoded: bool = False,
     **claims: Any,
 ) -> Row:
-    """Build a completion from fields that a sender may have chosen; never raises.
+    """Build a completion from fields that a sender might have chosen; never raises.
 
-    If the prompt, text or ids cannot be read, an empty value takes their place, and the row is
+    If the prompt, text or ids cannot be read, an empty value is substituted, and the row is
     rejected as malformed. Any other unreadable field counts as not claimed.
 
     Args:
@@ -69,8 +70,8 @@ def received(
         detokenizer: The trainer's detokenizer, which decodes the text from the ids and replaces
             ``text``. Without it, the guard decodes the ids if it has a tokenizer.
         decoded: Whether ``text`` is the trainer's own decoding.
-        claims: The other fields of `Completion`, of any type; numbers become names or texts as
-            needed.
+        claims: The other fields of `Completion`, of any type; numbers are converted to names or
+            text as needed.
     """
     problem = None
     if malformed is not None:
@@ -92,7 +93,7 @@ def received(
             if error.field in _ESSENTIAL:
                 problem = problem or str(error)
             # Each pass removes one of the sender's values, so the loop ends. A claim is not
-            # replaced, since its replacement might be unreadable as well (None is not valid
+            # replaced, because the replacement might be unreadable as well (None is not valid
             # metadata).
             del fields[error.field]
             fields = {"prompt": "", "text": "", **fields}
@@ -107,8 +108,8 @@ def read(how: Callable[..., Any], *given: Any) -> Any:
     """Read part of a sender's data by calling ``how`` on it; never raises.
 
     If ``how`` raises, the result is an `Unread`, which no field accepts. `received` then treats
-    that field as malformed and keeps the others, such as the sender's name, which now matters all
-    the more.
+    that field as malformed and keeps the others, such as the sender's name, which matters all the
+    more in this case.
     """
     try:
         return how(*given)
@@ -125,9 +126,9 @@ class Unread:
 
 
 def claimed(given: Any, *names: str) -> Any:
-    """Return the value of the first of these keys whose value is not None; None if there is none.
+    """Return the first value that is not None among these keys, or None if there isn't one.
 
-    Returns () if the mapping cannot be read: something was claimed, and no field accepts ().
+    Returns () if the mapping cannot be read: something was claimed, but no field accepts ().
     """
     try:
         values = [given.get(name) for name in names] if isinstance(given, Mapping) else []
@@ -154,10 +155,11 @@ def parts_of(
 
 
 def reference_from(value: Any) -> str | None:
-    """Convert a reference answer to text; data sets contain texts and numbers, including NumPy's.
+    """Convert a reference answer to text; data sets contain both text and numbers, including
+    NumPy's.
 
     "", None and NaN mean that there is no answer. Values of other types are ignored as well; each
-    such type is logged once, since verifiers would otherwise silently work without a reference.
+    such type is logged once, because otherwise verifiers would silently run without a reference.
     """
     value = _scalar(value)
     if isinstance(value, str):
@@ -169,7 +171,7 @@ def reference_from(value: Any) -> str | None:
     if isinstance(number, Integral):
         return str(int(number))
     if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
-        # A column with missing values is converted to floats: 942.0 was 942.
+        # A column with missing values is converted to floats, so 942.0 was originally 942.
         whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
         return str(int(plain) if whole else number)
     _warn_unused(type(value).__name__)
@@ -195,7 +197,7 @@ def _name(value: Any) -> str | None:
     value = _scalar(value)
     if isinstance(value, str):
         return value
-    # Containers are refused, because printing one may take for ever.
+    # Containers are refused, because printing one can take forever.
     return None if value is None or isinstance(value, Collection) or value != value else str(value)
 
 

@@ -26,7 +26,7 @@ _OLDEST: Final = {
 
 def require_release(trainer: str) -> None:
     """Raise FrameworkError if the installed trainer is too old; a trainer that is not installed is
-    accepted, since code that serves a trainer may run on a machine without it."""
+    accepted, because code that serves a trainer can run on a machine without it."""
     oldest, trouble = _OLDEST[trainer]
     try:
         version = importlib.metadata.version(trainer)

@@ -31,7 +31,7 @@ class RewardFunction:
         call: The function itself.
         name: The function's name in the trainer's metrics; the class name for an object without
             ``__name__``.
-        is_async: Whether a call returns something to await.
+        is_async: Whether a call returns an awaitable.
         keywords: The keywords that the function accepts; None if it accepts any.
         failures: How the function's failures are handled; None if they propagate unchanged.
         read: Converts the result of a synchronous function, in this process, for `ask` and
@@ -47,11 +47,11 @@ class RewardFunction:
 
     @classmethod
     def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
-        """Inspect a function, and adopt the failure handling of the guard.
+        """Inspect a function, and adopt the guard's failure handling.
 
         Raises:
             FrameworkError: the reward is not a function but a model, a model's name, or a class; or
-                the guard limits the time of calls, and the function cannot run in a worker process.
+                the guard limits the time of calls, but the function cannot run in a worker process.
         """
         torch = sys.modules.get("torch")  # a module instance exists only if torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
@@ -97,7 +97,7 @@ class RewardFunction:
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
         """Call a synchronous function as `ask` does, but raise failures and do not count them,
-        because peers may have caused them."""
+        because peers might have caused them."""
         if self.failures is None:
             return self._unguarded(args, kwargs)
         return self.failures.attempt(self.name, self._grader, *args, **kwargs)
@@ -111,7 +111,7 @@ class RewardFunction:
         return answer if self.read is None else self.read(answer)
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The trainer's keywords that the function accepts."""
+        """Those of the trainer's keywords that the function accepts."""
         accepted = self.keywords
         return {k: v for k, v in given.items() if accepted is None or k in accepted}
 
@@ -179,9 +179,9 @@ class RewardFunction:
             guard: The guard whose policy is applied.
             look: Reviews the completions in a call's arguments. It runs first, so that nothing
                 gets through if the guard fails.
-            settle: Computes the value to return from the review, the function's result, and the
-                call's arguments.
-            arguments: Selects the keywords to pass to the function from those of the call.
+            settle: Computes the return value from the review, the function's result, and the call's
+                arguments.
+            arguments: Selects which of the call's keywords are passed to the function.
         """
 
         def answer(found: Review, result: Any, args: Sequence[Any], given: Any) -> Any:
@@ -216,7 +216,7 @@ Cannot: TypeAlias = dict[Rule, str]
 
 def without_leaving_out(trainer: str) -> Cannot:
     """Policy rules that a trainer cannot carry out, with a message for each, if every reward enters
-    its group's baseline and the reward function sees one completion at a time."""
+    its group's baseline and the reward function sees only one completion at a time."""
     out = f"{trainer} cannot leave one completion out of its group from a reward function, as "
     return {
         ("on_reject", "drop"): f'{out}Policy(on_reject="drop") asks; choose on_reject="zero" or a '
@@ -232,7 +232,7 @@ def without_leaving_out(trainer: str) -> Cannot:
 
 def without_no_gain(place: str, instead: str) -> Cannot:
     """Policy rules that cannot be carried out, with a message for each, in a place that does not
-    see the whole reward of every completion in a group."""
+    see the full reward of every completion in a group."""
     return {
         ("on_reject", "no_gain"): f"{place} does not see the whole reward of a whole group, with "
         f'which on_reject="no_gain" compares them; {instead}'
@@ -274,13 +274,13 @@ def settled_finite(
 ) -> list[float]:
     """Settle rewards for a trainer that cannot handle None, NaN or infinities.
 
-    A completion without a finite reward earns what a rejected one does: 0 would be a gain if wrong
-    answers get -1, and authors may know how to make a grader return NaN.
+    A completion without a finite reward earns the same as a rejected one: 0 would be a gain if
+    wrong answers get -1, and an author might know how to make a grader return NaN.
 
     Args:
         guard: The guard whose policy settles the rewards.
-        review: The guard's review of the completions; None if the guard could not judge them, and
-            then no reward is above 0.
+        review: The guard's review of the completions; None if the guard could not judge them, in
+            which case no reward is above 0.
         rewards: The rewards of a single function, [n].
     """
     given = [x if x is not None and math.isfinite(x) else None for x in rewards]
@@ -304,7 +304,7 @@ async def graded(guard: Guard, name: str, call: Callable[..., Any], *args: Any) 
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
-    """Choose the rules of a policy that this trainer can carry out, and log the choice.
+    """Choose the rules of a policy that this trainer can carry out, and log which ones were chosen.
 
     Raises:
         FrameworkError: the policy asks for something that the trainer cannot do.
@@ -327,8 +327,8 @@ def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
 def _keywords(reward: Callable[..., Any]) -> frozenset[str] | None:
     try:
         # Do not follow __wrapped__: this callable's own parameters count. Otherwise a guarded
-        # function inside a guard would be called without the ids, which its inner function may not
-        # name.
+        # function inside another guard would be called without the ids if its inner function does
+        # not name them.
         parameters = inspect.signature(reward, follow_wrapped=False).parameters.values()
     except (TypeError, ValueError):
         return None

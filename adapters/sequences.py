@@ -1,11 +1,12 @@
-"""Token sequences that the policy sampled only in part: split into turns, which are then judged.
+"""Token sequences that were only partly sampled by the policy: they are split into turns, which are
+then judged.
 
-Several exchange formats store a rollout as ids and a mask. A stretch that this trainer's own engine
-sampled is a turn, judged in the context of everything before it; the tokens between two turns come
-from a tool or a user. If another node chose the mask, two stretches are two turns only if a special
-token separates them, as in chat templates. Otherwise they form one completion, in which rules read
-the masked tokens as well: a node could mask ``import`` and have a foreign module's name trained on,
-which no rule would recognise by itself.
+Several exchange formats store a rollout as ids plus a mask. A stretch that this trainer's own
+engine sampled is a turn, judged in the context of everything before it; the tokens between two
+turns come from a tool or a user. If another node chose the mask, two stretches are two turns only
+if a special token separates them, as in chat templates. Otherwise they form one completion, in
+which rules read the masked tokens as well: a node could mask ``import`` and have only a foreign
+module's name trained on, which no rule would recognise on its own.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from grpo_guard.guard import Guard
 from grpo_guard.guard.metrics import metrics
 from grpo_guard.guard.review import Review
 
-# Number of turns per review. Each turn holds its whole prefix, so reviewing a long rollout at once
-# would take memory quadratic in its length.
+# Number of turns per review. Each turn holds its whole prefix, so reviewing a long rollout in one
+# go would take memory quadratic in its length.
 TURNS_AT_ONCE: Final = 32
 # Maximum number of turns in a sequence. Otherwise, masking every second token would turn each of
 # the others into a turn with its whole prefix.
 MOST_TURNS: Final = 512
-# Number of tokens before another node's first token that rules also read: a line of code, or a
-# sentence.
+# Number of tokens that rules also read before another node's first token: about a line of code, or
+# a sentence.
 LINE_TOKENS: Final = 64
 _ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
@@ -65,15 +66,15 @@ def rows_from_ids(
     Args:
         ids: Token ids of the prompt, the turns and the tokens between turns, [T].
         drawn: Whether the policy sampled each token, [T].
-        detokenizer: Decodes with the policy's tokenizer. A turn whose text would not show all of
-            its ids is malformed.
-        own: Whether the trainer's own engine sampled the sequence. Its special tokens are then left
-            out of the text.
+        detokenizer: Decodes with the policy's tokenizer. Turns whose text would not show all of
+            their ids are malformed.
+        own: Whether the trainer's own engine sampled the sequence. If so, its special tokens are
+            left out of the text.
         log_probs: Log-probs from the sampler, aligned with ``ids``, [T].
         finish_reason: Finish reason of the last turn.
         malformed: A known problem of the sequence, as text.
-        claims: The other fields of `Completion`. If ``prompt_trusted`` is set, the mask is trusted,
-            too, and each stretch is a turn.
+        claims: The other fields of `Completion`. If ``prompt_trusted`` is set, the mask is trusted
+            as well, and each stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
@@ -118,12 +119,13 @@ def _joined(
 
 
 def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:
-    """Find the start of the line that the token at ``first`` continues, at most `LINE_TOKENS` back.
+    """Find the start of the line that the token at ``first`` continues, going back at most
+    `LINE_TOKENS`.
 
     A node that chooses the mask chooses where its answer begins: if ``import `` were masked and
     counted as the end of the prompt, rules would read only a foreign module's name. Honest prompts
-    end with a special token, a line break, a sentence or a tag; the result is then ``first``, and
-    the answer is read alone.
+    end with a special token, a line break, a sentence or a tag; in that case the result is
+    ``first``, and the answer is read on its own.
     """
     if _ENDS_A_SENTENCE.search(str(read(detokenizer.raw, ids[max(0, first - 8) : first]))):
         return first
@@ -138,8 +140,8 @@ def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
-    """Review rollouts: each gets the verdict of its worst turn, and its group is that of its first
-    turn's prompt. A trainer that knows its groups sets them with `Review.regrouped`.
+    """Review rollouts: each gets the verdict of its worst turn, and is grouped by the prompt of its
+    first turn. A trainer that knows its groups can set them with `Review.regrouped`.
 
     Args:
         guard: Judges all turns, up to `TURNS_AT_ONCE` in a batch.

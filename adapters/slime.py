@@ -1,17 +1,17 @@
 """slime: the custom reward model, ``async rm(args, sample)`` (``--custom-rm-path``).
 
 slime awaits ``rm(args, sample)`` for one `Sample` at a time, or ``rm(args, samples)`` for a group
-under ``--group-rm``, and expects a number or a dict in which ``--reward-key`` names the reward. A
+under ``--group-rm``, and expects a number, or a dict in which ``--reward-key`` names the reward. A
 sample carries its token ids and the engine's log-probs; node, round, slot and task are read from
 its ``metadata`` if present.
 
-On its own, slime never leaves a sample out of a group's baseline: ``remove_sample`` only empties
-the loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out` as
+By itself, slime never leaves a sample out of a group's baseline: ``remove_sample`` only empties the
+loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out` as
 ``--custom-reward-post-process-path``.
 
 Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
 ray/rollout.py); not run in slime, whose rollouts need GPUs. slime's evaluations call the same
-function without announcing it: give evaluation data sets an unguarded ``custom_rm_path``.
+function without saying so: give evaluation data sets an unguarded ``custom_rm_path``.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _BY_GROUP = (*_SCALED, "reinforce_plus_plus_baseline")
 
 
 class SlimeAdapter:
-    """Guards a reward function ``rm(args, sample)`` or ``rm(args, samples)``, told apart by the
+    """Guards a reward function ``rm(args, sample)`` or ``rm(args, samples)``, distinguished by the
     parameter's name.
 
     Args:
-        leave_out: Whether the policy may leave completions out of their group. These completions
-            get reward 0, ``remove_sample``, and a mark for `rewards_without_left_out`, which must
-            be configured as slime's reward post-processing.
+        leave_out: Whether the policy may leave completions out of their group. Completions left out
+            get a reward of 0, ``remove_sample``, and a mark for `rewards_without_left_out`, which
+            must be configured as slime's reward post-processing.
     """
 
     recognised_by: ClassVar = frozenset({"args", "sample"})
@@ -142,7 +142,7 @@ def row_from(sample: Any, guard: Guard) -> Row:
 def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
     """Keywords for `received`: a sample's ids, log-probs and given spans. Empty if slime trains on
     none of the tokens. If the fields do not match, ``malformed`` gives the reason, because slime
-    would train on the sample all the same."""
+    would train on the sample anyway."""
     n, tokens = sample.response_length, sample.tokens
     if tokens is None:
         return {}
@@ -170,7 +170,7 @@ def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
 
 def _put_right(sample: Any) -> None:
     """Replace a sample's invalid log-probs with zeros: slime turns log-probs into a tensor and
-    weights the loss by it, whatever reward the sample earns."""
+    weights the loss by it, no matter what reward the sample earns."""
     given, n = read(getattr, sample, "rollout_log_probs"), read(getattr, sample, "response_length")
     tokens = read(getattr, sample, "tokens")
     if given is None or type(n) is not int or log_probs_from(given, n) is not None:
@@ -180,14 +180,16 @@ def _put_right(sample: Any) -> None:
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Return slime's rewards and the values to train with; left-out samples enter no baseline.
+    """Return slime's rewards and the values to train with, keeping left-out samples out of every
+    baseline.
 
     If nothing was left out, the result equals slime's own: rewards minus the group's mean, divided
     by the group's standard deviation + 1e-6 under ``grpo_std_normalization``. Left-out samples get
     0.
 
     A rollout with several samples (the same ``rollout_id``) counts once in the mean and the
-    deviation, with the mean reward of its samples. If one of these samples was left out, all are.
+    deviation, with the mean reward of its samples. If any of these samples was left out, all of
+    them are.
     """
     found = [_reward(sample.get_reward_value(args)) for sample in samples]
     known, raw = [number is not None for number in found], [number or 0.0 for number in found]
@@ -197,7 +199,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     out = _left_out_with_all_segments(samples, places)
     groups: dict[Any, list[int]] = {}
     for i, (group, _) in enumerate(places):
-        # A single reward that is not finite would spoil the advantages of the whole group.
+        # A single non-finite reward would spoil the whole group's advantages.
         if known[i] and places[i] not in out:
             groups.setdefault(group, []).append(i)
     trained = [0.0] * len(raw)
@@ -212,8 +214,8 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
 
 
 def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
-    """A sample's group and, within the group, the sample's rollout, or the sample itself if it has
-    no rollout id."""
+    """A sample's group and, within the group, its rollout, or the sample itself if it has no
+    rollout id."""
     row = ("row", i // args.n_samples_per_prompt)
     rollout = read(getattr, sample, "rollout_id", None)
     group = row if sample.group_index is None else sample.group_index
@@ -224,7 +226,7 @@ def _left_out_with_all_segments(
     samples: Sequence[Any], places: Sequence[Hashable]
 ) -> frozenset[Hashable]:
     """Return the places of rollouts that contain a left-out sample, and remove all samples of these
-    rollouts from the loss. The guard cannot do so earlier, because slime asks for each sample's
+    rollouts from the loss. The guard cannot do this earlier, because slime requests each sample's
     reward separately."""
     out = frozenset(
         place
@@ -264,8 +266,8 @@ def _takes_groups(reward: Any) -> bool:
 
 
 def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
-    """The sample or samples of a call. slime passes them by position; tests of a reward function
-    may pass them by name."""
+    """The sample or samples of a call. slime passes them by position, but tests of a reward
+    function might pass them by name."""
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
@@ -288,7 +290,7 @@ def _rewards(
 
 
 def _key(function: RewardFunction, row: Mapping[str, Any], args: Any) -> str:
-    """The key of the reward in a function's result; evaluations may have a key of their own."""
+    """The key of the reward in a function's result; evaluations can have their own key."""
     keys = [getattr(args, name, None) for name in ("reward_key", "eval_reward_key")]
     for key in keys:
         if key is not None and key in row:

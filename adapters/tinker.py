@@ -3,16 +3,16 @@
     class Guarded(GuardedGroups, MyGroupBuilder):
         guard, tokenizer = presets.failures_only(), my_tokenizer
 
-The mixin goes before the builder. The cookbook's advantage is the reward minus the group's mean,
+List the mixin before the builder. The cookbook's advantage is the reward minus the group's mean,
 and no trajectory can leave its group. So a trajectory that the guard leaves out gets the mean
-reward of the remaining ones: its advantage is then 0, and the group's mean is the same as without
-it. Its turns carry the cookbook's own mark for masked turns, so that a KL penalty does not train on
-them either.
+reward of the remaining ones: its advantage is then 0, and the group's mean is what it would be
+without it. Its turns carry the cookbook's own mark for masked turns, so a KL penalty does not train
+on them either.
 
 Rewards from `Env.step` count as well: the guard settles the total, and adjusts the group reward to
 match. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` runs later and would set the
-rewards of left-out trajectories to 0; leave it off. In a process executor each process has its own
-guard. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
+rewards of left-out trajectories to 0; leave it off. Under a process executor, each process has its
+own guard. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from grpo_guard.guard.settled_groups import settle_groups
 MASKED: Final = "parse_error_masked"
 """The metric that makes the cookbook mask a transition's tokens."""
 _CANNOT: Final = without_lengths("Tinker cookbook")
-# Values of a trajectory's `StopReason` which mean that it was cut off, not ended by the policy.
+# Values of a trajectory's `StopReason` meaning that it was cut off rather than ended by the policy.
 _CUT_OFF: Final = (
     "max_turns",
     "max_tokens",
@@ -49,8 +49,8 @@ _CUT_OFF: Final = (
 
 
 class GuardedGroups:
-    """Mixin that guards an `EnvGroupBuilder`; goes before it among the bases of a class, which sets
-    ``guard`` and ``tokenizer``.
+    """Mixin that guards an `EnvGroupBuilder`; list it before the builder in a class's bases, and
+    set ``guard`` and ``tokenizer`` in the class.
 
     An environment's ``node``, if it has one, names the author of its trajectory. The trajectory is
     then malformed if its ids contain special tokens other than one that closes a turn; to permit
@@ -59,7 +59,7 @@ class GuardedGroups:
     Raises:
         FrameworkError: the policy asks for something that the cookbook cannot do.
         AbstainError: the policy says to raise, or the guard abstained on too many trajectories;
-            strategies that catch a group's errors skip the group.
+            strategies that catch errors in a group skip that group.
     """
 
     guard: ClassVar[Guard]
@@ -95,7 +95,7 @@ class GuardedGroups:
             own, logged = given[i] or (0.0, {})
             if reward is None:
                 final = settled.mean() - _take_out(trajectory)
-            else:  # a reward that is kept stays identical to the last bit
+            else:  # a reward that is kept stays the same to the last bit
                 final = own if reward is totals[i] or reward == totals[i] else reward - steps[i]
             verdict = review.verdicts[i]
             figures = {
@@ -107,7 +107,8 @@ class GuardedGroups:
         return answers
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
-        """Yield one completion per action, with the observation that it answers as its prompt."""
+        """Yield one completion per action, whose prompt is the observation that the action
+        answers."""
         turns, detokenizer = trajectory.transitions, Detokenizer.of(self.tokenizer)
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1
@@ -124,7 +125,7 @@ class GuardedGroups:
                 decoded=node is None,
                 **tokens,
                 finish_reason="length" if last and cut else None,
-                prompt_trusted=node is None,  # another node's observation is its claim, too
+                prompt_trusted=node is None,  # another node's observation is also a claim
                 node=node,
             )
         if not turns:
@@ -164,7 +165,7 @@ def _take_out(trajectory: Any) -> float:
 
 
 def _ids(observation: Any) -> tuple[int, ...] | None:
-    """Token ids of an observation; None if it contains more than text, since the tokens that
+    """Token ids of an observation; None if it contains more than text, because the tokens that
     represent an image mean nothing on their own."""
     chunks = observation.chunks
     if not all(hasattr(chunk, "tokens") for chunk in chunks):

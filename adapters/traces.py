@@ -1,9 +1,8 @@
 """Traces of `verifiers` and rollouts of prime-rl, read as one completion per branch.
 
 A trace is a tree of messages. Each branch is one completion, from the model's first turn
-(``sampled``) to its last, in which the messages of users and tools are given. Turns that also
-belong to an earlier branch count as part of the prompt. A trace gets the verdict of its worst
-branch.
+(``sampled``) to its last, in which user and tool messages are given. Turns that also belong to an
+earlier branch count as part of the prompt. A trace gets the verdict of its worst branch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from grpo_guard.core.prompts import content_text
 from grpo_guard.guard import Guard, Review
 
 # Maximum number of messages over all branches. Each branch copies its prompt, so a long
-# conversation with a thousand ends would take time and memory quadratic in its length.
+# conversation with a thousand endings would take time and memory quadratic in its length.
 MOST_NODES: Final = 500_000
 
 
@@ -34,8 +33,8 @@ def rows_from(
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
     reference is the ``answer`` of the task's data. Tool messages in a trace with a node are that
-    node's claim. Branches have no group, since the branches of a trace are not samples of the same
-    prompt. If the trace was cut off, by the engine or at a limit of turns or tokens, its last
+    node's claim. Branches have no group, because the branches of a trace are not samples of the
+    same prompt. If the trace was cut off, by the engine or by a turn or token limit, its last
     branch has ``finish_reason="length"``.
 
     The trainer trains on the tokens selected by the masks of the trace's messages. So a trace is
@@ -103,8 +102,8 @@ def _problem(
 def _text_and_ids(
     branch: _Branch, detokenizer: Detokenizer | None, *, known: bool
 ) -> dict[str, Any]:
-    """Keywords for `received`: a branch's text, ids and given spans. ``known`` says that the trace
-    is the trainer's own, so that the authors of its messages are known."""
+    """Keywords for `received`: a branch's text, ids and given spans. ``known`` means that the trace
+    is the trainer's own, so the authors of its messages are known."""
     ids = read(branch.ids, None if known else detokenizer)
     ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
     tokens = ids.pop("given", ())
@@ -138,8 +137,8 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
 
 
 def _message_text(message: Any) -> str:
-    """The whole text of a model's message, including its reasoning and tool calls, because all of
-    it is trained on."""
+    """The full text of a model's message, including its reasoning and tool calls, because all of it
+    is trained on."""
     parts = [getattr(message, "reasoning_content", None), _text(message)]
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
@@ -149,7 +148,7 @@ def _message_text(message: Any) -> str:
 def drawn_log_probs(node: Any) -> list[float] | None:
     """The engine's log-probs of the tokens that it sampled in a turn; None unless there is one for
     each token. Raises ValueError if log-probs are invalid or outnumber the tokens, because a
-    trainer would make a tensor of them."""
+    trainer would turn them into a tensor."""
     given, most = node.logprobs, len(node.mask)
     count = 0 if given is None else len(given)
     found = log_probs_from(given, count) if 0 < count <= most else None
@@ -184,7 +183,7 @@ def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | Non
 
 
 def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
-    """Indices of the model's turns that are not followed by another turn of the model."""
+    """Indices of the model's turns that are not followed by another model turn."""
     passed = [False] * len(parents)
     for i in (i for i, own in enumerate(sampled) if own):
         at = parents[i]
@@ -196,8 +195,8 @@ def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A branch: ``before`` are the nodes before the model's first turn, ``path`` the nodes from
-    that turn to the model's last."""
+    """A branch: ``before`` holds the nodes before the model's first turn, and ``path`` the nodes
+    from that turn to the model's last."""
 
     nodes: Sequence[Any]
     before: Sequence[int]
@@ -205,8 +204,8 @@ class _Branch:
     sampled: Sequence[bool]
 
     def text(self) -> tuple[str, list[Span]]:
-        """The text of the branch, and for each of the model's turns except the last, the span of
-        the text by others that follows the turn."""
+        """The text of the branch and, for each of the model's turns except the last, the span of
+        text by others that follows the turn."""
         text, chars = _message_text(self.nodes[self.path[0]].message), []
         start = len(text)
         for i in self.path[1:]:
@@ -220,13 +219,13 @@ class _Branch:
         return text, chars
 
     def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
-        """The ids of prompt and branch, the given spans (all tokens that the masks exclude,
+        """The ids of the prompt and the branch, the given spans (all tokens that the masks exclude,
         including those of the chat template), and the engine's log-probs. Empty if no message of
         the branch has ids; ``malformed`` with a reason if ids and masks do not match. ``theirs``
         decodes the ids of a trace from another node, whose mask may count the beginning of a line
         that the node wrote as the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
-        # Other iterables may be endless at no cost to the sender; verifiers itself uses lists.
+        # Other iterables can be endless at no cost to the sender; verifiers itself uses lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):
             raise TypeError("token_ids, mask: expected lists")
         if not any(node.token_ids for node in on):
@@ -261,11 +260,11 @@ def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
 
 
 def _trains(node: Any) -> bool:
-    return not isinstance(node.mask, list) or any(node.mask)  # other iterables may be endless
+    return not isinstance(node.mask, list) or any(node.mask)  # other iterables can be endless
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """The message as chat templates expect it, with tool calls and reasoning as text."""
+    """The message in the form chat templates expect, with tool calls and reasoning as text."""
     role = str(message.role)
     return {
         "role": role,

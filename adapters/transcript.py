@@ -1,7 +1,7 @@
 """Multi-turn completions: one text for all turns, from their tokens and the training mask.
 
 In a row from another node, the mask is that node's claim. The trainer applies the mask, so log-prob
-checks may skip the masked tokens. But nothing proves that a tool wrote them: a node that chooses
+checks can skip the masked tokens. But nothing proves that a tool wrote them: a node that chooses
 the mask can forge a tool result, or have a single wrong step of an honest answer trained on. The
 guard's `environment` detects both.
 """
@@ -20,8 +20,8 @@ from grpo_guard.core.given import Given, Span
 
 def mask_from(value: Any, length: int) -> list[int]:
     """Return the first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor.
-    Raises ValueError for anything else: a sender of "0" in place of 0, or of NaN, could make the
-    guard read a different mask from the one used in training."""
+    Raises ValueError for anything else: by sending "0" instead of 0, or NaN, a sender could make
+    the guard read a different mask from the one used in training."""
     if getattr(value, "ndim", None) == 1:
         value = value[:length].tolist()
     if not isinstance(value, list | tuple):
@@ -47,7 +47,7 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
     """The masked spans (mask 0) of a row of ``length`` tokens, which a `Detokenizer` later locates
-    in the row's text; None if nothing is masked. ``theirs`` says that the mask is another node's
+    in the row's text; None if nothing is masked. ``theirs`` means that the mask is another node's
     claim. Raises ValueError for more spans than `Given` takes."""
     spans = spans_given(mask, length)
     return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
@@ -62,8 +62,9 @@ def transcript(
         detokenizer: Decodes with the policy's tokenizer.
         ids: Token ids of the completion, [n].
         given: Spans of the ids that were not sampled.
-        theirs: Whether the spans are another node's claim, not the trainer's. If so, the text shows
-            special tokens: hidden ones would be trained on, or would change what follows.
+        theirs: Whether the spans are another node's claim rather than the trainer's. If so, the
+            text shows special tokens, because hidden ones would be trained on or would change what
+            follows.
 
     Raises:
         ValueError: there are more spans than `Given` takes.

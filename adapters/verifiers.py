@@ -1,7 +1,7 @@
 """verifiers (0.4): the ``@vf.reward`` methods of a `Task`, and thereby prime-rl's environments.
 
 Guard the class: a task sums its weighted rewards, including those of judges and plugged-in
-functions, and all of them must be vetoed together. A single reward can be guarded as well, with the
+functions, and all of them must be vetoed together. A single reward can also be guarded, with the
 guard below or above ``@vf.reward``. Rewards that an `Env` records in ``finalize`` come after a
 task's scoring and are not guarded.
 
@@ -30,7 +30,7 @@ class VerifiersAdapter:
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """Wrap a class in a subclass of the same name, or a function in a function that keeps the
-        attributes by which verifiers recognises it.
+        attributes verifiers recognises it by.
 
         Raises:
             FrameworkError: the reward is a list (guard the class instead), or neither a task class
@@ -82,9 +82,9 @@ def _veto(trace: Any, guard: Guard, review: Review) -> None:
 def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict[str, float]:
     """Return the rewards that the veto changes: all of a trace's rewards, or none.
 
-    The sum of the rewards is settled as a single reward and written to the first. If they were
-    settled separately, a number in the policy would count several times, and a penalty would set
-    the minimum for another reward.
+    The sum of the rewards is settled as a single reward and written to the first one. If the
+    rewards were settled separately, a number in the policy would count several times, and a penalty
+    would set the minimum for another reward.
     """
     total = sum(rewards.values()) if len(rewards) > 1 else next(iter(rewards.values()), 0.0)
     (kept,) = guard.settle([total], review)
@@ -108,7 +108,8 @@ def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
         return scores | _settled(guard, review, numbers)
 
     wrapped = function.guarded(guard, look, settle, function.arguments)
-    # verifiers passes the arguments that a signature names, and recognises a reward by attributes.
+    # verifiers passes the arguments that a signature names, and recognises a reward by its
+    # attributes.
     wrapped.__signature__ = _with_trace(inspect.signature(function.call))
     if inspect.isroutine(function.call):
         marks = {k: v for k, v in vars(function.call).items() if not k.startswith("__")}

@@ -13,7 +13,7 @@ _STUDIES: Final = f"{__package__}.studies"
 
 
 def study(name: str) -> ModuleType | None:
-    """Import a module of `studies`; None if the package was installed without them."""
+    """Import a module from `studies`; None if the package was installed without the studies."""
     return importlib.import_module(f"{_STUDIES}.{name}") if _is_here() else None
 
 

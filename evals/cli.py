@@ -127,7 +127,7 @@ def detect(
 ) -> None:
     """Reject rates of honest, poisoned and nonsensical completions, with Wilson intervals.
 
-    An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
+    An interrupted run resumes where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
     from grpo_guard.evals.attacks.registry import on_texts
@@ -153,7 +153,8 @@ def detect(
         n=count,
         min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
         dtype=dtype,
-        # The sampling dtype is the only source of drift: equal arithmetic would leave none.
+        # The sampling dtype is the only source of drift: with identical arithmetic there would be
+        # none.
         profiles=(dtype,),
         alpha=alpha,
         seed=seed,
@@ -201,7 +202,7 @@ def report(
 ANYTHING: Final = {
     "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
 }  # fmt: skip
-"""Context settings of a command that leaves all options, including ``--help``, to a study."""
+"""Context settings for a command that leaves all options, including ``--help``, to a study."""
 
 
 @app.command(context_settings=ANYTHING)
@@ -292,7 +293,7 @@ def _guards_and_spec(
 
 
 def _names(option: str, value: str, check: Callable[[str], object]) -> tuple[str, ...]:
-    """Split ``value`` at commas; end the command if one of the names is unknown."""
+    """Split ``value`` at commas; end the command if any of the names is unknown."""
     from grpo_guard.core.registry import UnknownNameError
 
     chosen = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
@@ -356,7 +357,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
 
 def study(command: str, name: str) -> ModuleType:
-    """Import a module of `studies`; end the command if the installation has no studies."""
+    """Import a module from `studies`; end the command if the studies are not installed."""
     found = checkout.study(name)
     if found is None:
         fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
@@ -364,7 +365,7 @@ def study(command: str, name: str) -> ModuleType:
 
 
 def require(command: str, *modules: str) -> None:
-    """End the command with a message if one of the modules is not installed."""
+    """End the command with a message if any of the modules is not installed."""
     from importlib.util import find_spec
 
     missing = [name for name in modules if find_spec(name) is None]

@@ -27,7 +27,7 @@ _SHOWN: Final = 12
 def swarm(**given: Any) -> None:
     """Train swarms under attack: attack success and honest reward, round by round.
 
-    After Ctrl-C finished work is kept; the same command continues from there.
+    After Ctrl-C, finished work is kept; run the same command again to continue from there.
     """
     options = SwarmOptions(**given)
     require("eval swarm", *TRAINING)
@@ -148,7 +148,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
             echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
-    # If the user's own guards are played, the limits apply to them alone.
+    # If the user's own guards are in the run, the limits apply only to them.
     own = {spec.shown_defence for spec in specs if spec.guard}
     rows = [row for row in loaded.summary if not own or row.defence in own]
     end_where_broken(rows, options.fail_under, options.max_honest)

@@ -1,6 +1,6 @@
-"""The demo: three swarms (attack-free, poisoned, poisoned but guarded), on bundled parts alone.
+"""The demo: three swarms (attack-free, poisoned, poisoned but guarded), using only bundled parts.
 
-It plays three runs of the swarm suite, without keeping their folders.
+It carries out three runs of the swarm suite without keeping their folders.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def run_demo(
     """Train the three swarms, print what happened, write ``results.json`` and ``report.html``.
 
     Args:
-        out: Folder for the two files; created if missing. Nothing is written if a run dies.
+        out: Folder for the two files; created if missing. Nothing is written if a run fails.
         config: Settings of the attacked swarms; the attack-free swarm has no malicious node.
-        console: Where to print; standard output by default.
+        console: Where to print. Defaults to standard output.
         command: The command that reproduces the run, for the record.
     """
     config, console = config or default_config(), console or terminal()
@@ -66,7 +66,7 @@ def run_demo(
         "config": _config(config, command),
         "versions": versions(),
         "date": today(),
-        # The defence's plain name; the config above says what a rejection costs.
+        # The defence's plain name, because the config above already says what a rejection costs.
         "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
     }
     data["summary"] = summarise(parse_results(data))
@@ -93,8 +93,8 @@ def default_config(
 ) -> SwarmConfig:
     """Return the engine's default settings; ``quick`` runs are too short for the attack to succeed.
 
-    By default a rejected completion is dropped, although the guard's default policy would give it
-    reward 0: without clipping, a negative advantage on tokens as improbable as those of poison
+    By default, a rejected completion is dropped, although the guard's default policy would give it
+    a reward of 0: without clipping, a negative advantage on tokens as improbable as those of poison
     ruins such a small policy.
     """
     config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)

@@ -36,10 +36,10 @@ _RIGHT: Final = "rejected_honest_correct"
 def end_where_broken(
     rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
 ) -> None:
-    """Exit with status 1 if a rejection rate is beyond its limit, after a line on each such rate.
+    """Exit with status 1 if any rejection rate is beyond its limit, after printing a line for each.
 
-    A limit of None is not checked, and other figures in ``rows`` are skipped. A rate without any
-    completions counts as beyond its limit, because nothing shows that the limit holds.
+    A limit of None is not checked, and other figures in ``rows`` are skipped. A rate over no
+    completions counts as beyond its limit, because nothing shows that the limit is met.
     """
     from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
 

@@ -1,4 +1,4 @@
-"""Progress output of the commands of `evals`: bars on a terminal, plain lines elsewhere."""
+"""Progress output for the commands in `evals`: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column
 
 Say: TypeAlias = Callable[..., None]
-"""Progress callback, called with (description, done, total) and optional figures to show; may be
+"""Progress callback, called with (description, done, total) and optional figures to show; can be
 called from any thread."""
 
 
@@ -29,9 +29,10 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
 
     Args:
         console: Where to print.
-        every: Without a terminal, print a line each time this many more items are done; None for
+        every: Without a terminal, print a line every time this many more items are done; None for
             about ten lines per kind of work.
-        whole: Number of items over all kinds of work, shown as a further bar; 0 for no such bar.
+        whole: Total number of items over all kinds of work, shown as an extra bar; 0 for no such
+            bar.
     """
     lock = threading.Lock()
     if not console.is_terminal:
@@ -50,7 +51,7 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
     def shortened() -> Column:
         return Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
-    # Bar and time keep their width; names and figures share the rest.
+    # The bar and the time keep their width; names and figures share the rest.
     columns = (
         TextColumn("{task.description}", table_column=shortened()),
         BarColumn(bar_width=12),

@@ -1,7 +1,7 @@
 """results.json: the source of truth behind every table and report.
 
-Shape: ``{"config", "versions", "runs": [...], "summary": [...]}``, one run per (attack, defence,
-setting, models, seed). Unknown fields are kept and ignored.
+Shape: ``{"config", "versions", "runs": [...], "summary": [...]}``, with one run per (attack,
+defence, setting, models, seed). Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REJECTED: Final = "rejected"
 
 
 class ResultsError(ValueError):
-    """A results file that cannot be read: ``FILE: field: expected ..., got ...``."""
+    """Raised for a results file that cannot be read: ``FILE: field: expected ..., got ...``."""
 
 
 _PACKAGES: Final = ("torch", "transformers", "numpy")
-# Above this floats skip integers, and arithmetic on a file's claims could overflow.
+# Above this, floats skip integers, and arithmetic on a file's claims could overflow.
 _MOST: Final = 2**53
 Value = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -45,8 +45,8 @@ class _Model(BaseModel):
 class Counts(_Model):
     """Numbers of completions over a whole run, by kind.
 
-    ``honest_correct`` is the part of ``honest`` that earned a reward. ``cover`` counts completions
-    of malicious nodes without poison; older files do not have it.
+    ``honest_correct`` is the part of ``honest`` that earned a reward. ``cover`` counts poison-free
+    completions from malicious nodes; older files do not have it.
     """
 
     honest: int = Field(ge=0, le=_MOST)
@@ -93,7 +93,7 @@ class Example(_Model):
 
 
 class HeldOut(_Model):
-    """Number of right answers to held-out problems, which no run trains on."""
+    """Number of correct answers to held-out problems, which no run trains on."""
 
     correct: int = Field(ge=0, le=_MOST)
     total: int = Field(ge=0, le=_MOST)
@@ -103,8 +103,8 @@ class Run(_Model):
     """One training run. Rates are over the honest nodes' completions, with one value per iteration.
 
     ``leaves`` is the number of rounds after which the malicious nodes left, if they did. ``asr_of``
-    is the number of completions over which attack success is measured in each round; None if it is
-    as many as honest nodes submit.
+    is the number of completions over which attack success is measured in each round; None if that
+    is as many as the honest nodes submit.
     """
 
     attack: str
@@ -169,7 +169,8 @@ class Summary(_Model):
 
     @property
     def rate(self) -> Rate | None:
-        """The metric as a rate, from its own count or else from the count that its mean implies."""
+        """The metric as a rate, from its own count or, failing that, the count implied by its
+        mean."""
         count = self.rejected
         if count is None and self.mean is not None:
             count = round(self.mean * self.n)
@@ -177,7 +178,7 @@ class Summary(_Model):
 
 
 class Results(_Model):
-    """The whole content of results.json."""
+    """The full content of results.json."""
 
     config: dict[str, Any] = {}
     versions: dict[str, Any] = {}
@@ -189,7 +190,8 @@ class Results(_Model):
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:
-    """Check parsed JSON against the shape; a `ResultsError` names the first field that is wrong."""
+    """Check parsed JSON against the expected shape; a `ResultsError` names the first wrong
+    field."""
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -203,7 +205,8 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read and check a results file; `ResultsError` if it cannot be read or has another shape."""
+    """Read and check a results file; raises `ResultsError` if it is unreadable or has the wrong
+    shape."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -218,7 +221,8 @@ def load_results(path: Path) -> Results:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the versions of Python, this package, the numerical packages and any ``more``."""
+    """Return the versions of Python, this package, the numerical packages, and any packages in
+    ``more``."""
     from grpo_guard.core.version import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}

@@ -1,4 +1,4 @@
-"""Classifies attacks and defences, and defines the order in which a page lists them."""
+"""Classifies attacks and defences, and defines the order that a page lists them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SILENT: Final = "silent"
 COIN: Final = "coin"
 """The empty defence: honest nodes sample under a public coin, but no guard checks their draws."""
 PRESET: Final = "preset:"
-"""Prefix for the name of a preset that the user plays as a guard of their own."""
+"""Name prefix for a preset that the user runs as their own guard."""
 
 
 class Role(StrEnum):
@@ -64,14 +64,15 @@ _LENGTHENING: Final = frozenset(
 
 
 def plain(name: str) -> str:
-    """Strip what a plan adds in brackets, as in ``text (1/16)`` and ``homogeneous (zero)``."""
+    """Strip anything a plan adds in brackets, as in ``text (1/16)`` and ``homogeneous (zero)``."""
     return name.partition(" (")[0]
 
 
 def under_coin(defence: str) -> bool:
-    """Whether honest nodes sample under a public coin with this defence, which changes their draws.
+    """Whether honest nodes sample under a public coin with this defence, because that changes their
+    draws.
 
-    For the user's own guard, the name says so: ``guard.yaml (coin)``.
+    The name of the user's own guard says so: ``guard.yaml (coin)``.
     """
     return plain(defence) in _UNDER_COIN or f" ({COIN})" in defence
 
@@ -83,7 +84,7 @@ def own_guard(defence: str) -> bool:
 
 
 def attack_free(attack: str) -> bool:
-    """Whether no node sends poison under the attack of this name."""
+    """Whether the attack with this name means that no node sends poison."""
     return plain(attack) in (NONE, SILENT)
 
 
@@ -103,7 +104,7 @@ def under_test(defences: Iterable[str]) -> list[str]:
     """Return the defences to pass a verdict on, in order.
 
     These are the recommended stacks and the user's own guards. If there are none, the library's
-    verifiers are judged one by one. Baselines are never judged.
+    verifiers are judged individually. Baselines are never judged.
     """
     found = ordered_defences(defences)
     guards = [name for name in found if role(name) is Role.GUARD]

@@ -1,8 +1,8 @@
 """Rates and means with 95 % intervals, the area under a ROC curve, and formatting of figures.
 
-A rate or a mean is never reported without an interval. The computations are scipy's, which the
-extra ``evals`` installs. It is imported at the first call, since that takes a second and much code
-only names a figure.
+A rate or a mean is never reported without an interval. The computations are done by scipy, which
+the extra ``evals`` installs. It is imported on the first call, because importing it takes a second
+and much code only names a figure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
     ties counted half.
 
     Args:
-        low: Values that should be the lower ones, shape [m], m >= 1.
-        high: Values that should be the higher ones, shape [n], n >= 1.
+        low: Values expected to be lower, shape [m], m >= 1.
+        high: Values expected to be higher, shape [n], n >= 1.
     """
     from scipy.stats import mannwhitneyu
 
     pairs = np.size(low) * np.size(high)
-    # The exact method would only take longer: the p-value is not used.
+    # The exact method would only take longer, because the p-value is not used.
     return float(mannwhitneyu(high, low, method="asymptotic").statistic) / pairs
 
 
@@ -103,7 +103,7 @@ class OverSeeds:
     """Mean of one value per seed, with a 95 % interval (Student's t) if there are two or more.
 
     Runs with different seeds are independent; the completions and iterations of a single run are
-    not, so counting them instead would give intervals several times too narrow.
+    not, so counting those instead would make the intervals several times too narrow.
     """
 
     value: float
@@ -146,9 +146,10 @@ class OverSeeds:
 
 @lru_cache(maxsize=4096)
 def _ends(values: tuple[float, ...]) -> tuple[float, float]:
-    """Return the ends of the interval over at least two values; its width is 0 if all are equal.
+    """Return the ends of the interval over at least two values; its width is 0 if all values are
+    equal.
 
-    Cached, since sentences, tables and summary use the same figures.
+    Cached, because sentences, tables and summary use the same figures.
     """
     from scipy.stats import t
 

@@ -15,8 +15,8 @@ from grpo_guard.guard import Guard
 
 
 class GuardedEnv:
-    """Mixin that guards a `BaseEnv`; goes before it among the bases of a class, which sets
-    ``guard``.
+    """Mixin that guards a `BaseEnv`; list it before the environment in a class's bases, and set
+    ``guard`` in the class.
 
     Raises:
         FrameworkError: the policy asks for something that Atropos cannot do.
@@ -29,7 +29,7 @@ class GuardedEnv:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._guard_counts: Counter[str] = Counter()
-        _ = self._groups  # refuses, before the first rollout, a policy that cannot be carried out
+        _ = self._groups  # refuses a policy that cannot be carried out, before the first rollout
 
     @cached_property
     def _groups(self) -> GroupGuard:
@@ -50,7 +50,7 @@ class GuardedEnv:
         return settled
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Log as Atropos's hook does, and add the shares of accepted, rejected and abstained rows
+        """Log what Atropos's hook logs, plus the shares of accepted, rejected and abstained rows
         since the last call."""
         counts, self._guard_counts = self._guard_counts, Counter()
         shares = {f"guard/{k}_rate": n / counts.total() for k, n in counts.items()}

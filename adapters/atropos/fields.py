@@ -1,4 +1,4 @@
-"""Atropos: pass on a group field by field, in a form that is safe for the trainer.
+"""Atropos: pass a group on field by field, in a form that is safe for the trainer.
 
 Atropos's server accepts any number and any object in most fields, and its trainer reads several of
 them: a temperature of 1e-40 makes all weights NaN, and a single null override ends the run. So
@@ -34,10 +34,10 @@ MASKED: Final = -100
 NO_LOGPROB: Final = 1.0
 """Value in ``inference_logprobs`` for masked tokens and unknown log-probs."""
 SETS_TO_ZERO: Final = "set_advantage_to_zero"
-"""The override by which Atropos's bundled trainer sets a row's advantage to 0."""
+"""The override that makes Atropos's bundled trainer set a row's advantage to 0."""
 TEMPERATURES: Final = (0.1, 2.0)
-"""Default range of temperatures. Servers accept up to 2; below 0.1, a row would weigh more than ten
-times as much as at 1."""
+"""Default range of temperatures. Servers accept up to 2; below 0.1, a row would carry more than ten
+times the weight it has at 1."""
 LARGEST_OWN: Final = 1e4
 """Maximum absolute value of advantages and reference log-probs from your own environment."""
 _ALWAYS: Final = ("tokens", "masks", "scores", "inference_logprobs", "overrides")
@@ -94,13 +94,14 @@ def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
 
 
 def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> dict[str, Any]:
-    """Copy a group with plain numbers and an entry for every row in each field. In the copy, rows
-    that have a problem are neutralised: they train nothing.
+    """Copy a group, with plain numbers and one entry per row in every field. Rows with a problem
+    are neutralised in the copy, so nothing is trained on them.
 
     Args:
         group: The group as received, already checked by `group_size` and `problem_of_row`.
-        problems: Reason why each row must not be trained on, or None, [G].
-        theirs: Whether other nodes wrote any of the group; only listed fields are then passed on.
+        problems: The reason each row must not be trained on, or None, [G].
+        theirs: Whether any of the group was written by other nodes; if so, only the fields listed
+            in this module's docstring are passed on.
 
     Raises:
         GroupError: a field from your own environment contains invalid numbers.
@@ -147,7 +148,8 @@ def of_row(rows: Any, i: int) -> Any:
 
 
 def _parameters(given: Any) -> dict[str, Any]:
-    """The parameters that a trainer may take from other nodes; their range is already checked."""
+    """The parameters that a trainer may accept from other nodes; their range has already been
+    checked."""
     if not isinstance(given, Mapping):
         return {}
     made: dict[str, Any] = {SETS_TO_ZERO: True} if given.get(SETS_TO_ZERO) is True else {}
@@ -170,7 +172,8 @@ def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
 
 
 def _log_probs(given: Any, length: int) -> list[float] | None:
-    """Log-probs as plain numbers; None if any is invalid, or if there is not one per token."""
+    """Log-probs as plain numbers; None if any is invalid, or if there isn't exactly one per
+    token."""
     values = listed(given, length)
     if values is None:
         return None
@@ -193,11 +196,11 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a request of an environment that posts no groups, and return its fields with plain
-    numbers in range. Raises GroupError if a field is invalid.
+    """Check an environment's request that posts no groups, and return its fields with plain numbers
+    in range. Raises GroupError if a field is invalid.
 
-    Atropos's server divides by numbers that environments give about themselves, even when the
-    trainer asks for a batch: after an infinite ``min_batch_allocation``, every ``/batch`` fails. So
+    Atropos's server divides by numbers that environments report about themselves, even when the
+    trainer requests a batch: after an infinite ``min_batch_allocation``, every ``/batch`` fails. So
     another node's environment cannot set that field.
     """
     if path != "/register-env":

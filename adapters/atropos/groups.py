@@ -2,17 +2,17 @@
 
 A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or the
 token's own id if it is trained on), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No
-row can leave its group: the server waits for a group of the size that its environment declared. A
-row that the guard leaves out gets the mean score of the remaining rows, the trainer's mark for an
-advantage of 0, and a mask of all but its last token; so the group's mean is the same as without the
-row. One token has to remain: the bundled trainer raises on a micro-batch with no trained token, and
-an author of poison could fill whole micro-batches.
+row can leave its group: the server waits for a group of the size its environment declared. A row
+that the guard leaves out gets the mean score of the remaining rows, the trainer's mark for an
+advantage of 0, and a mask over all but its last token, so the group's mean is the same as without
+the row. One token has to remain, because the bundled trainer raises on a micro-batch with no
+trained token, and an attacker could fill whole micro-batches with poison.
 
-This prevents four attacks: special tokens are trained on but appear in no text; a mask is the
-*label* that the trainer learns, so a mask that names another token teaches what nothing judged; ids
-outside the vocabulary crash the trainer even if they are masked; a single NaN score makes its whole
-group NaN. If other nodes wrote a row, they may also have written its prompt, which then excuses
-nothing. Written against atroposlib 0.4.0.
+This prevents four attacks: special tokens are trained on but do not appear in any text; a mask is
+the *label* that the trainer learns, so a mask that names a different token teaches something that
+was never judged; ids outside the vocabulary crash the trainer even if they are masked; a single NaN
+score makes its whole group NaN. If other nodes wrote a row, they may also have written its prompt,
+which then excuses nothing. Written against atroposlib 0.4.0.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ class GroupGuard:
         vocabulary: Number of token ids; larger ids are malformed. None to skip this check, for
             groups from your own engine.
         longest: Maximum number of tokens per sequence; None for no limit.
-        own: Whether the groups come from your own environment, which may also collect rows of other
-            nodes: ``overrides["node"]`` then names a row's author. False if other nodes post them.
+        own: Whether the groups come from your own environment, which may also collect rows from
+            other nodes: ``overrides["node"]`` then names a row's author. False if other nodes post
+            them.
         trusts_prompts: Whether requests in a prompt excuse a completion even if another node wrote
-            the row, as with your own environments on other machines.
-        temperatures: Range in which nodes may have sampled, [least, most].
+            the row, for example one of your own environments on another machine.
+        temperatures: Range of temperatures that nodes may have sampled at, [least, most].
 
     Raises:
         FrameworkError: the policy asks for something that Atropos cannot do.
@@ -128,7 +129,7 @@ class GroupGuard:
         scores = [number_from(score, -most, most) for score in group["scores"]]
         settled = settle_groups(
             self.guard,
-            # A row without a valid score earns what a rejected row does.
+            # A row without a valid score earns the same as a rejected row.
             [0.0 if score is None else score for score in scores],
             replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores, most)),
             # A repaired row is not its author's work, so it is never trained on.
@@ -195,7 +196,8 @@ def _watched(
     group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
 ) -> dict[str, Any]:
     """The group to pass on under a guard that only watches. This node's own groups are unchanged;
-    in groups of other nodes, a malformed row trains nothing, because a trainer could not use it."""
+    in other nodes' groups, malformed rows are not trained on, because a trainer could not use
+    them."""
     if not theirs:
         return dict(group)
     scores = list(group["scores"])

@@ -2,14 +2,14 @@
 (docs/other-trainers.md).
 
 Environments get the proxy's address as ``rollout_server_url``. The proxy judges every row that they
-post, and passes on to Atropos's server only what may be trained on. It exposes only those other
-paths of the server that environments need: the server's handlers do not authenticate anyone, and
-``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
+post, and forwards to Atropos's server only what may be trained on. Of the server's other paths, it
+exposes only the ones environments need, because the server's handlers do not authenticate anyone,
+and ``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
 able to reach the server itself.
 
 With ``tokens``, each sender is identified by its own token (``http://any:TOKEN@host`` as the
-address), and the guard remembers the sender's completions under the name that belongs to the token;
-names in rows are not read.
+address), and the guard remembers the sender's completions under the name assigned to the token;
+names given in rows are ignored.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def create_proxy(
         groups: Judges and repairs the groups; set ``vocabulary`` and ``longest`` if other nodes
             post them.
         upstream: Address of Atropos's server.
-        tokens: Maps each sender's secret token to the sender's name. None if anyone may post;
-            senders are then not remembered by name.
-        limits: Limits of a request; ``completions`` is the maximum number of groups in a list, and
+        tokens: Maps each sender's secret token to the sender's name. If None, anyone may post, and
+            senders are not remembered by name.
+        limits: Limits on a request; ``completions`` is the maximum number of groups in a list, and
             of rows in a group.
     """
     limits = limits or Limits(body_bytes=64 * 1024 * 1024)
@@ -105,7 +105,7 @@ class _Proxy:
         self.batches = Batches(groups.guard.verifier, replace(limits, running=1))
 
     async def scored(self, request: Request) -> Response:
-        """Judge and repair the rows that an environment posts, and pass them on."""
+        """Judge and repair the rows that an environment posts, then forward them."""
         path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
@@ -120,7 +120,7 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def passed(self, request: Request) -> Response:
-        """Pass on an environment's other requests, reduced to the fields that they need."""
+        """Forward an environment's other requests, reduced to the fields they need."""
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
             path = request.url.path
@@ -130,7 +130,7 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def _answered(self, request: Request, work: Work) -> Response:
-        # After a 503 the sender posts again, so a late result must not be passed on as well.
+        # After a 503 the sender retries, so a late result must not be forwarded as well.
         late, seconds = threading.Event(), self.limits.seconds
         deadline = asyncio.get_running_loop().time() + seconds
         try:
@@ -178,9 +178,9 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
     """Parse a request body into groups: a single group, or a list of groups if ``several``. Raises
     RequestError 422 or 413, or GroupError. All groups are checked before any is judged; otherwise,
-    when a list with an invalid group is sent again, the ledger would count the groups before the
-    invalid one twice."""
-    # Parsed as an object: that parser bounds depth and refuses values that JSON cannot represent.
+    when a list containing an invalid group is sent again, the ledger would count the groups before
+    it twice."""
+    # Parsed as an object: that parser limits depth and refuses values that JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:
         wanted = "a list of groups" if several else "a group"
@@ -202,7 +202,7 @@ def _object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def _unzipped(body: bytes, limits: Limits) -> bytes:
-    """Decompress a body up to the size limit: a few bytes of gzip may expand to gigabytes."""
+    """Decompress a body up to the size limit: a few bytes of gzip can expand to gigabytes."""
     reader = zlib.decompressobj(wbits=31)
     try:
         plain = reader.decompress(body, limits.body_bytes + 1)
@@ -214,7 +214,7 @@ def _unzipped(body: bytes, limits: Limits) -> bytes:
 
 
 def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
-    """Send a request to the upstream server, and return status and body of the answer. Raises
+    """Send a request to the upstream server, and return the status and body of its response. Raises
     RequestError 502 if the server cannot be reached."""
     body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)

@@ -1,9 +1,9 @@
 """GenRL: a node's game under a guard (docs/genrl.md).
 
-All completions of a stage, from this node and its peers, are reviewed once, as one batch, when the
-peers' completions arrive. The result for a tree is reused when its rewards are requested.
+All completions of a stage, from this node and its peers, are reviewed once, in a single batch, when
+the peers' completions arrive. Each tree's result is reused when its rewards are requested.
 
-In GenRL an exception ends the game and leaves only a line in a log. So the guard never raises: if
+In GenRL an exception ends the game and leaves only a line in the log. So the guard never raises: if
 the guard itself fails, no foreign tree is admitted, no completion earns a reward, and an error is
 logged.
 """
@@ -46,10 +46,10 @@ class GuardedGame:
 
     Args:
         guard: The guard that judges and settles. A completion that it leaves out gets the mean
-            reward of the remaining ones in its group: its advantage is 0, and the baseline is the
-            same as without it. With ``failures``, a failing reward function does not end the game;
-            only its failures on this node's own trees are counted, and if there are too many, no
-            completion earns a reward.
+            reward of the others in its group: its advantage is 0, and the baseline is the same as
+            without it. With ``failures``, a failing reward function does not end the game; only its
+            failures on this node's own trees are counted, and if there are too many, no completion
+            earns a reward.
         state: The `GameState` that the game manager uses.
         trainer: GenRL's trainer, which provides the tokenizer, the group size and the maximum
             completion length, and logs the guard's metrics.
@@ -108,9 +108,9 @@ class GuardedGame:
         return Exchange(communication, self.claims, self.warn)
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
-        """The payloads for this node's data manager: the node's own, and admitted ones of peers.
-        ``swarm`` holds the payloads as received, ``{agent: {batch: [Payload]}}``; nothing in it can
-        make this method raise."""
+        """The payloads for this node's data manager: the node's own, plus those admitted from its
+        peers. ``swarm`` holds the payloads as received, ``{agent: {batch: [Payload]}}``; nothing in
+        them can make this method raise."""
         own = state.get_latest_communication()
         try:
             self._begin(state)
@@ -168,7 +168,8 @@ class GuardedGame:
         return rewards
 
     def _raw(self, function: RewardFunction, state: Any, trees: Sequence[Tree]) -> list[Raw] | None:
-        """The function's rewards; None if it failed too often, since that must not end the game."""
+        """The function's rewards; None if it failed too often, because that must not end the
+        game."""
         try:
             return raw_rewards(function, state, trees, self._own, self.warn)
         except AbstainError as error:
@@ -215,7 +216,7 @@ class GuardedGame:
         return admitted
 
     def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Review]:
-        """The review of each tree; trees that have not been reviewed yet are reviewed now."""
+        """The review of each tree; any tree not yet reviewed is reviewed now."""
         new = [tree for tree in trees if (stage, *tree.key) not in self._found]
         if new:
             if self._data is not None:
@@ -262,7 +263,7 @@ class GuardedGame:
     def _answered(self, tree: Tree) -> bool:
         """Whether a tree's rewards can be counted. Also replaces the peer's reference answer with
         the task's own. If the guard has references, a question that is not among them is refused:
-        its only reference would be the sender's, which could make right answers lose."""
+        its only reference would be the sender's, which could make correct answers lose."""
         if self.guard.references is None:
             return True
         ours = self.guard.references.of(tree.prompt)
@@ -293,7 +294,7 @@ class GuardedGame:
         return claims_of
 
     def _log(self, metrics: dict[str, float]) -> None:
-        """Log metrics to the trainer, at the training step that it takes next."""
+        """Log metrics to the trainer under its next training step."""
         try:
             self.trainer.log(metrics, self.trainer.global_step + 1)
         except Exception as error:
@@ -307,7 +308,7 @@ class GuardedGame:
 
     def warn(self, message: str, error: Exception) -> None:
         """Log an error, but only once per message and type, because a swarm runs for thousands of
-        rounds; repetitions are logged at debug level."""
+        rounds; repeats are logged at debug level."""
         message = f"{message} ({type(error).__name__})"
         level = logging.DEBUG if message in self._logged else logging.ERROR
         self._logged.add(message)
@@ -323,7 +324,8 @@ class GatedData(Around):
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
         """Call the data manager's method with the admitted trees. If the manager raises, it is
-        called again without peers' trees, and whatever it then raises is raised here."""
+        called again without the peers' trees, and any exception from that second call is
+        propagated."""
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}

@@ -1,10 +1,10 @@
 """GenRL: decide which foreign trees are admitted.
 
-GenRL cannot leave out part of a group, so trees that must not be learned from have to stay outside
-as a whole. A tree has a single author, and an attacker mixes poison with bad completions to give
-the poison a high advantage; so if too many completions are rejected (`Admission.rejected`), the
-whole tree stays outside. Completions that could not be judged count against a tree as well:
-strangers have no claim to be admitted.
+GenRL cannot leave out part of a group, so a tree that must not be learned from has to be kept out
+entirely. A tree has a single author, and an attacker mixes poison with bad completions to give the
+poison a high advantage; so if too many completions are rejected (`Admission.rejected`), the whole
+tree is kept out. Completions that could not be judged count against a tree as well, because
+strangers have no right to be admitted.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Admission:
 
     Args:
         rejected: Maximum share of a tree's completions that may be rejected or not judged. In an
-            admitted tree, rejected completions earn what the policy says, and poison that went
-            unnoticed is admitted with the rest. At 0, all completions must be accepted, so honest
-            trees are lost G times as often as honest completions are rejected.
+            admitted tree, rejected completions earn what the policy says, and any poison that went
+            unnoticed is admitted along with the rest. At 0, all completions must be accepted, so
+            honest trees are lost G times as often as honest completions are rejected.
         trees: Maximum number of trees that a node reads in a stage, one from each agent in turn, in
-            random order: an agent that sends more trees, or sends under more names, must not
-            control the guard's run time.
+            random order, so that an agent cannot control the guard's run time by sending more trees
+            or using more names.
         per_agent: Maximum number of trees that an agent may send in a stage; None for as many as
             this node sends.
 
@@ -81,7 +81,7 @@ class Admission:
         """
         taken = []
         for tree, of_tree in zip(trees, found, strict=True):
-            usable = tree.problem is None  # a guard that watches admits all that GenRL can train on
+            usable = tree.problem is None  # a guard that watches admits all GenRL can train on
             if usable if policy.watches else self.admits(of_tree.verdicts, policy.on_abstain):
                 empty = form.tokenless(tree)
                 if not empty or empty <= room:
@@ -102,7 +102,7 @@ def prompted(
     Raises whatever the data manager raises for the node's own trees.
 
     The data manager renders all trees at once, as the training step does with the admitted ones: if
-    a peer has put a number into a column of texts, the training step raises, and the node learns
+    a peer has put a number into a text column, the training step raises, and the node learns
     nothing. If not all trees can be rendered at once, foreign trees are added one at a time, and a
     tree that makes the rendering fail is marked with a problem.
     """

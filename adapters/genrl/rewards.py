@@ -1,4 +1,4 @@
-"""GenRL: settle rewards where no completion can leave its group and the guard must not raise."""
+"""GenRL: settle rewards where completions cannot leave their group and the guard must not raise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Raw = list[float | None]
 def guarded_store(
     store: Any, guard: Guard, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]
 ) -> Any:
-    """Copy GenRL's reward store, for all rounds or for one; ``reward`` is called in place of each
+    """Copy GenRL's reward store, for all rounds or for one; ``reward`` is called instead of each
     reward function, with the function, its stage and the game state."""
     store = copy.copy(store)
     if hasattr(store, "reward_fn_stores"):
@@ -48,7 +48,7 @@ def raw_rewards(
     warn: Callable[[str, Exception], None],
 ) -> list[Raw]:
     """Call a reward function and return its rewards, [G] for each tree. A completion in a foreign
-    tree that got no number has the reward None.
+    tree has the reward None if the function returned no number for it.
 
     The function reads world states that peers made up. If it fails, it is called again with only
     this node's own trees, so that no peer can end another node's game. Under a guard with
@@ -57,8 +57,8 @@ def raw_rewards(
     Raises:
         Exception: raised by the function on this node's own trees, unchanged.
         TypeError: the function returned no valid rewards for this node's own trees.
-        AbstainError: too many calls failed. Under a guard with ``failures`` only, where it replaces
-            the other two.
+        AbstainError: too many calls failed. Only under a guard with ``failures``, where it replaces
+            the two errors above.
     """
 
     # The result is read within the call: a result that cannot be read is a failure like any other.
@@ -97,9 +97,9 @@ def settled(
     guard: Guard, trees: Sequence[Tree], found: Sequence[Review], raw: Sequence[Raw]
 ) -> list[list[float]]:
     """Settle rewards, [G] for each tree; all results are finite. A completion without a finite
-    reward leaves its group under a guard with ``failures``; otherwise it earns what a rejected one
-    does. A single NaN would make all weights NaN, and authors may know how to make a grader return
-    NaN."""
+    reward leaves its group under a guard with ``failures``; otherwise it earns the same as a
+    rejected one. A single NaN would make all weights NaN, and an author might know how to make a
+    grader return NaN."""
     verdicts: list[Verdict] = []
     rewards: Raw = []
     groups: list[Hashable] = []
@@ -114,7 +114,7 @@ def settled(
         else:
             verdicts += of_tree.verdicts
             rewards += finite
-        # GenRL's groups are trees, even if two agents answer one prompt.
+        # GenRL's groups are trees, even if two agents answer the same prompt.
         groups += [i] * len(row)
     review = replace(Review.joined(found).regrouped(groups), verdicts=verdicts)
     filled = iter(settle_groups(guard, rewards, review).filled)

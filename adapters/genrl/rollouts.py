@@ -1,8 +1,8 @@
 """GenRL: send ids and signatures with a node's texts, so that others can check them.
 
-A GenRL payload has only texts. `Rollouts`, a mixin for GenRL's trainer, keeps the ids that were
-sampled, under a public coin if there is one; `Exchange`, a wrapper around the communication
-backend, puts the ids into ``Payload.metadata``.
+A GenRL payload has only texts. `Rollouts`, a mixin for GenRL's trainer, keeps the sampled ids,
+drawn under a public coin if there is one; `Exchange`, a wrapper around the communication backend,
+puts the ids into ``Payload.metadata``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Rollout(list[str]):
 
 
 def sampling_of(config: Any) -> SamplingSpec:
-    """The sampler that a `GRPOTrainerConfig` describes under a coin, where ``top_k=None`` turns
-    top-k off. Without a coin, GenRL leaves None to transformers, whose default is 50."""
+    """The sampler described by a `GRPOTrainerConfig` under a coin, where ``top_k=None`` turns top-k
+    off. Without a coin, GenRL passes None on to transformers, whose default is 50."""
     return SamplingSpec(
         engine="transformers",
         temperature=config.temperature,
@@ -40,18 +40,18 @@ def sampling_of(config: Any) -> SamplingSpec:
 
 
 class Rollouts:
-    """Mixin that makes rollouts keep their token ids; goes before `GRPOLanguageTrainerModule` among
-    the bases of a class."""
+    """Mixin that makes rollouts keep their token ids; list it before `GRPOLanguageTrainerModule` in
+    a class's bases."""
 
     _coin: tuple[PublicCoin, Any, str] | None = None
 
     def under_coin(self, coin: PublicCoin, state: Any, node: Any) -> None:
-        """From now on, sample for each slot the only completion that the coin allows, in the round
-        of the `GameState` ``state``. ``node`` is the name by which peers know this node."""
+        """From now on, sample for each slot the one completion that the coin allows, in the round
+        of the `GameState` ``state``. ``node`` is the name that peers know this node by."""
         self._coin = coin, state, str(node)
 
     def generate(self, inputs: Any, return_completion_ids: bool = False, stage: int = 0) -> Any:
-        """Generate completions like GenRL's method, but return a `Rollout` for each prompt."""
+        """Generate completions as GenRL's method does, but return a `Rollout` for each prompt."""
         tokenizer: Any = self.processing_class  # type: ignore[attr-defined]
         eos = [int(tokenizer.eos_token_id)]
         if self._coin is None:
@@ -71,7 +71,8 @@ class Rollouts:
         coin, state, node = self._coin
         me: Any = self
         size = me.args.num_generations
-        # Encoded as the verifier does; GenRL itself adds special tokens to those of the template.
+        # Encoded the way the verifier does it; GenRL itself adds special tokens on top of the
+        # template's.
         encoded = [
             tokenizer.apply_chat_template(
                 prompt, tokenize=True, return_dict=False, add_generation_prompt=True
@@ -101,8 +102,8 @@ def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
 
 
 class Around:
-    """A wrapper around one of GenRL's objects, to which it delegates everything that a subclass
-    does not define."""
+    """A wrapper around a GenRL object; anything that a subclass does not define is delegated to the
+    object."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -129,7 +130,7 @@ class Exchange(Around):
         self._claims, self._warn = claims, warn
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Exchange objects like the backend's method, after adding claims to the metadata of
+        """Exchange objects as the backend's method does, after adding claims to the metadata of
         ``{batch: [Payload]}``."""
         try:
             claims = self._claims(obj, self._inner.get_id())
@@ -138,7 +139,7 @@ class Exchange(Around):
                 for batch, row in obj.items()
             }
         except Exception as error:
-            # It is better to send payloads without claims than to send none.
+            # Sending payloads without claims is better than sending none.
             self._warn("rollouts are sent without ids and signatures", error)
             sent = obj
         return self._inner.all_gather_object(sent, *args, **kwargs)

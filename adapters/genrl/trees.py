@@ -1,9 +1,10 @@
 """GenRL: read and check peers' game trees before GenRL touches them.
 
-GenRL trusts what it receives, and most errors cost more than the tree. A batch id that is not the
-hash of its question raises halfway through a transplant and ends the game; a group of another size,
-or an answer of another type, raises in the training step, where GenRL swallows the exception and
-the node learns nothing. So trees that do not resemble this node's own are stopped here.
+GenRL trusts what it receives, and most errors cost more than the tree itself. A batch id that is
+not the hash of its question raises halfway through a transplant and ends the game; a group of the
+wrong size, or an answer of the wrong type, raises in the training step, where GenRL swallows the
+exception and the node learns nothing. So trees that do not resemble this node's own are stopped
+here.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from grpo_guard.core.completion import MAX_NAME, shown
 from grpo_guard.core.detokenizer import special_ids
 
 CLAIMS: Final = "grpo_guard"
-"""The metadata key under which a node says how its completions were sampled."""
+"""The metadata key where a node says how its completions were sampled."""
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
 """Maximum number of characters, numbers and containers in a tree's world state and metadata, not
 counting ids."""
 MOST_DEPTH: Final = 32
-_CHARACTERS_PER_TOKEN: Final = 64  # far longer texts are refused untokenised
+_CHARACTERS_PER_TOKEN: Final = 64  # far longer text is refused untokenised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,8 @@ class Tree:
     """One node of a game tree: a prompt and its G completions, all by the same agent.
 
     Args:
-        agent: The author's name in GenRL; over hivemind a peer id, which is not authenticated.
+        agent: The author's name in GenRL; over hivemind it is a peer id, which is not
+            authenticated.
         batch, place: The tree's batch id, and its index among the batch's trees in this stage.
         payload: GenRL's `Payload` as received, or the tree node in this node's own game state, with
             world_state, actions and metadata.
@@ -59,7 +61,7 @@ class Tree:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that distinguishes the tree from all others in its stage and survives copying."""
+        """A key that is unique to the tree within its stage and survives copying."""
         return (self.agent, self.batch, tuple(self.texts))
 
     def environment(self, name: str) -> Any:
@@ -69,7 +71,8 @@ class Tree:
 
     def rows(self, round: int, *, named: bool = True) -> list[Row]:
         """The tree's completions as rows, [G], or a single row that is rejected as malformed if the
-        tree has a problem. Unless ``named``, only a signed envelope identifies the sender."""
+        tree has a problem. Unless ``named`` is set, only a signed envelope identifies the
+        sender."""
         name = str(self.agent) if named else None
         if self.problem is not None:
             return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
@@ -111,14 +114,15 @@ def _of(values: Any, slot: int) -> Any:
 
 def _ids_of(values: Any, slot: int) -> Any:
     """A completion's claimed ids. Only lists and tuples are read, whose parts `Form.problem` has
-    counted: a backend that unpickles could pass a range of millions, or an endless iterator."""
+    counted: a backend that unpickles could pass a range of millions or an endless iterator."""
     ids = _of(values, slot)
     return ids if ids is None or type(ids) in (list, tuple) else Unread(type(ids).__name__)
 
 
 def _enveloped(values: Any, slot: int) -> Any:
     """The envelope of a completion, or its type's name if it is not a dict: a backend that
-    unpickles can pass any object of this process, such as the mark of an admitted completion."""
+    unpickles can pass any object that exists in this process, such as the mark of an admitted
+    completion."""
     envelope = _of(values, slot)
     return envelope if envelope is None or type(envelope) is dict else type(envelope).__name__
 
@@ -136,7 +140,7 @@ def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Form:
-    """The form that trees of this game must have, derived from this node's own trees in the stage.
+    """The form that this game's trees must have, derived from this node's own trees in the stage.
 
     Args:
         own: This node's trees.
@@ -156,8 +160,8 @@ class Form:
 
     @cached_property
     def fields(self) -> frozenset[str]:
-        """Fields that all of this node's world states have: reward functions read these fields, and
-        raise if one is missing."""
+        """Fields present in all of this node's world states: reward functions read these fields,
+        and raise if one is missing."""
         kept = [getattr(tree.payload.world_state, STATES[0], None) for tree in self.own]
         named = [frozenset(fields) for fields in kept if isinstance(fields, Mapping)]
         return frozenset.intersection(*named) if named else frozenset()
@@ -172,8 +176,8 @@ class Form:
         return frozenset(special_ids(self.tokenizer))
 
     def problem(self, tree: Tree) -> str | None:
-        """The reason why a tree must not reach GenRL, or None. If this method raises, the tree
-        cannot be read and must not reach GenRL either."""
+        """The reason why a tree must not reach GenRL, or None. If this method raises, the tree is
+        unreadable and must not reach GenRL either."""
         state, actions = tree.payload.world_state, tree.payload.actions
         if not is_name(tree.batch):
             return f"batch id: expected a text or an integer, got {shown(tree.batch)}"
@@ -212,7 +216,7 @@ class Form:
         for text in texts:
             text.encode()  # tokenizers raise on a lone surrogate
         for ids in self._ids(texts):
-            # GenRL trains on the text: the factor 2 leaves room for another tokenisation.
+            # GenRL trains on the text: the factor of 2 leaves room for a different tokenisation.
             if len(ids) > 2 * self.longest:
                 return too_long
             if not self.unread.isdisjoint(ids):
@@ -274,7 +278,7 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
             problem = form.problem(tree)
             if problem is None and tree.key in seen:
                 problem = "sent twice"
-        except Exception as error:  # payloads may be any kind of object
+        except Exception as error:  # payloads can be any kind of object
             problem = f"it could not be read: {type(error).__name__}"
         else:
             if problem is None:

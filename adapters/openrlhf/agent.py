@@ -7,7 +7,7 @@ completion out of its group, and single tokens out of the loss.
 OpenRLHF itself cannot leave a sample out: a reward of None ends the run later with another error,
 NaN spoils the whole group, and a sample without trained tokens makes its KL term 0/0. So a left-out
 sample gets the mean reward of the remaining ones, which makes its own advantage 0 and does not
-change the group's mean; and it keeps a single token, so that a KL term has almost nothing to train
+change the group's mean; and it keeps a single token, which leaves a KL term almost nothing to train
 on.
 """
 
@@ -34,22 +34,23 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedAgent:
-    """Mixin that guards an executor's results; goes before the executor among the bases of a class.
-    See docs/openrlhf.md for the metrics it logs, and for failures of the guard or of a reward.
+    """Mixin that guards an executor's results; list it before the executor in a class's bases. See
+    docs/openrlhf.md for the metrics it logs, and for what happens when the guard or a reward fails.
 
     Every policy can be carried out. A sample of several turns is one completion; the tokens between
     its ``action_ranges`` are `Completion.given`.
 
     Attributes:
         guard: The guard, which the class must set.
-        mask_spans: Whether a rejected completion whose verdict rests on tokens keeps its reward and
-            loses these tokens. Poison that no finding names is then trained on: see
-            `flagged_tokens`.
+        mask_spans: Whether a rejected completion whose verdict points to specific tokens keeps its
+            reward and loses only those tokens. Any poison that no finding points to is then trained
+            on: see `flagged_tokens`.
         special: Ids of special tokens that a response with a ``node`` may contain within its turns.
-            Other special tokens are refused, except the one that ends a turn, because the judged
-            text omits them.
-        nodes: Names of nodes with figures of their own; all other nodes share ``others``. Names are
-            not learnt from samples, because OpenRLHF ends the run if samples log different names.
+            Other special tokens are refused, except the one that ends a turn, because they do not
+            appear in the judged text.
+        nodes: Names of the nodes that get their own figures; all other nodes share ``others``.
+            Names are not picked up from samples, because OpenRLHF ends the run if samples log
+            different names.
         read_early: Whether to read a text before the prompt's other samples have arrived.
 
     Raises:
@@ -74,7 +75,7 @@ class GuardedAgent:
         super().__init_subclass__(**kwargs)
         before = cls.__mro__[: cls.__mro__.index(GuardedAgent)]
         for base in before:
-            # This base's `execute` would run without calling the guard, and no one would notice.
+            # This base's `execute` would run without calling the guard, and nobody would notice.
             if "execute" in vars(base) and not issubclass(base, GuardedAgent):
                 raise FrameworkError(
                     f"{cls.__name__}: {base.__name__}.execute would run without the guard; "
@@ -111,7 +112,7 @@ class GuardedAgent:
         images: Any = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Run the executor, and return its guarded answer. All samples of a prompt must share the
+        """Run the executor and return its guarded answer. All samples of a prompt must share the
         same ``sampling_params`` object.
 
         Raises:
@@ -148,7 +149,7 @@ class GuardedAgent:
         # be sampled twice at once.
         answer = await self._siblings.submit((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
-            # A repaired response keeps the executor's own values as well.
+            # A repaired response also keeps the executor's own values.
             return {**answer, **original, "extra_logs": answer["extra_logs"]}
         return answer
 
@@ -178,7 +179,7 @@ class GuardedAgent:
             logger.warning("left out of a group of one: its reward is 0, without others' mean")
         logged = [_plain_logs(answer) for answer, _ in answers]
         # A failed reward has logged nothing, and OpenRLHF fails if samples log different names.
-        # Collect the names of the whole group first: the failed sample may be the first one.
+        # Collect the names of the whole group first: the failed sample could be the first one.
         self._logged |= {name: 0.0 for own in logged for name in own}
         return [
             {
@@ -216,7 +217,7 @@ class GuardedAgent:
         return review(self.guard, [r.row(texts[i], name, i) for i, r in enumerate(rollouts)])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether so many consecutive groups had no reward at all that the run should stop."""
+        """Whether the run should stop because too many groups in a row had no reward at all."""
         rewards = [number(rollout.response.get("reward")) for rollout in rollouts]
         failed = [reward for reward in rewards if reward is None or not math.isfinite(reward)]
         self._unrewarded = self._unrewarded + 1 if rewards == [None] * len(rewards) else 0
@@ -229,8 +230,8 @@ class GuardedAgent:
 
 
 def _plain_logs(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that an answer logs as plain floats, like the zeros that fill gaps; values of
-    other types are unchanged."""
+    """The values that an answer logs, with numbers as plain floats like the zeros that fill gaps;
+    values of other types are unchanged."""
 
     def plain(value: Any) -> Any:
         try:

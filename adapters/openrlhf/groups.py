@@ -1,10 +1,10 @@
-"""OpenRLHF: collect a prompt's samples, and settle them once all are judged.
+"""OpenRLHF: collect a prompt's samples, and settle them once all have been judged.
 
 Each sample is executed separately, but an engine starts all samples of a prompt at once, in a
 single `asyncio.gather`, and the trainer waits for all of them. So the number of samples need not be
 declared: each sample yields to the event loop once before it begins, so that its siblings can
-start. And no sample waits longer for siblings than the trainer does anyway, so there is no
-time-out, which would split groups and save no time.
+start. And no sample waits longer for its siblings than the trainer would anyway, so there is no
+timeout: it would split groups without saving any time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from grpo_guard.guard.settled_groups import SettledGroups
 def settle_group(
     guard: Guard, rollouts: Sequence[Rollout], found: Review | None, *, mask_spans: bool
 ) -> list[tuple[dict[str, Any], bool]]:
-    """Return each sample's answer without its logs, and whether the sample is left out.
+    """Return each sample's answer, without its logs, and whether the sample is left out.
 
     Args:
         guard: The guard whose policy is applied.
         rollouts: The samples of one prompt.
-        found: The review of the samples; None if the guard could not judge. All samples are then
-            left out.
+        found: The review of the samples; None if the guard could not judge. In that case, all
+            samples are left out.
         mask_spans: Whether rejected samples lose flagged tokens and keep their reward.
 
     Raises:
@@ -43,7 +43,7 @@ def settle_group(
     def settled(raw: Sequence[float | None]) -> list[float | None]:
         if found is None:
             return [None] * len(raw)
-        # Samples that lose tokens stay in their group: "no_gain" compares with them, too.
+        # Samples that lose tokens stay in their group: "no_gain" compares with them as well.
         verdicts = [
             accept(verdict.verifier) if m else verdict
             for verdict, m in zip(found.verdicts, masked, strict=True)
@@ -55,7 +55,7 @@ def settle_group(
     scored = [number(rollout.response.get("scores")) for rollout in rollouts]
     rewards = settled(raw)
     scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
-    # A sample without tokens of its own cannot earn a reward, which would train the prompt's
+    # A sample without its own tokens cannot earn a reward, because that would train the prompt's
     # tokens. A repaired sample is not its author's work, so it is never trained on.
     out = [
         reward is None or not rollout.turns or rollout.problem is not None
@@ -72,7 +72,7 @@ def settle_group(
             "action_ranges": rollout.least() if left_out else masked[i] or rollout.ranges(),
         }
         if left_out and "truncated" in answer:
-            # A penalty for being cut off would move a left-out sample away from the mean.
+            # A penalty for truncation would move a left-out sample away from the mean.
             answer["truncated"] = False
         answers.append((answer, left_out))
     return answers
@@ -102,7 +102,7 @@ class GroupBarrier(Generic[Brought, Judged]):
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do a task's work, wait for its siblings, and return the task's result.
+        """Do a task's work, wait for its siblings and return the task's result.
 
         Siblings share the ``key`` until they are judged. An exception raised by ``work`` is raised
         here, and the siblings are judged without this task; an exception raised by ``judge`` is
@@ -120,7 +120,8 @@ class GroupBarrier(Generic[Brought, Judged]):
             if not group.running:
                 del self._open[key]
                 if group.brought:
-                    # A separate task: cancelling one sibling must not cancel judging the others.
+                    # Run as a separate task, because cancelling one sibling must not cancel the
+                    # judging of the others.
                     group.judging = asyncio.create_task(self._judged(group))
                     group.complete.set()
         await group.complete.wait()

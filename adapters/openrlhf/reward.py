@@ -3,11 +3,11 @@
 OpenRLHF calls ``reward_func([query], [prompt], [label])`` in threads, one completion at a time, and
 expects ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
 NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
-the guarded function does not raise if the guard fails, returns only finite numbers, and always logs
-``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; a list if there are several
-samples). Errors of the reward function itself are raised as without a guard. Each call is a batch
-of one, so ``Policy.abstain_window`` counts completions. To judge token ids and whole groups, use
-`openrlhf.agent`.
+the guarded function does not raise when the guard fails, returns only finite numbers, and always
+logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; a list if there are several
+samples). Errors raised by the reward function itself propagate as they would without a guard. Each
+call is a batch of one, so ``Policy.abstain_window`` counts completions. To judge token ids and
+whole groups, use `openrlhf.agent`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from grpo_guard.guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
 T = TypeVar("T")
-# Minimum number of characters of the query that must match a prompt that has lost its beginning.
+# Minimum number of characters in the query that must match a prompt whose beginning was cut off.
 LEAST_OVERLAP: Final = 32
 
 
@@ -48,7 +48,8 @@ class OpenRLHFAdapter:
     recognised_by: ClassVar = frozenset({"queries", "prompts", "labels"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a reward function; the wrapper takes the three lists by position or by name.
+        """Wrap a reward function; the wrapper accepts the three lists as positional or keyword
+        arguments.
 
         If abstentions exceed the policy's ``max_abstain_rate``, or the guard itself fails (such as
         a ledger on a full disk), rewards are at most 0, ``guard_abstain`` is 1, and each call logs
@@ -71,8 +72,8 @@ class OpenRLHFAdapter:
         return parts.function.dress(guarded)
 
     def parts(self, reward: Any, guard: Guard) -> GuardedReward:
-        """Build the parts of a wrapped function, for a server that reviews several calls at once.
-        Raises the same errors as `wrap`."""
+        """Build the components of a wrapped function separately, for a server that reviews several
+        calls at once. Raises the same errors as `wrap`."""
         require_release("openrlhf")
         require_one(reward, "OpenRLHF")
         cannot = without_leaving_out("OpenRLHF") | {
@@ -83,15 +84,15 @@ class OpenRLHFAdapter:
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
-        # Scores have a guard of their own: a veto lowers a score to the lowest score, not to the
-        # lowest reward.
+        # Scores have their own guard: a veto lowers a score to the lowest score, not to the lowest
+        # reward.
         return GuardedReward(function, guard, Guard(guard.verifier, policy=guard.policy))
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedReward:
-    """A reward function, the guard for its completions and rewards, and the guard for its
-    scores."""
+    """A reward function, together with the guard for its completions and rewards and the guard for
+    its scores."""
 
     function: RewardFunction
     guard: Guard
@@ -156,8 +157,8 @@ def _looked(look: Callable[[], T]) -> T | None:
         logger.error("the guard cannot judge: %s", error)
     except Exception as error:
         # If the error were raised, OpenRLHF would swallow it: the reward would become None, and the
-        # run would end later with another error. If it were ignored, a full disk would switch the
-        # guard off.
+        # run would end later with a different error. If it were ignored, a full disk would switch
+        # the guard off.
         logger.error("the guard failed", exc_info=error)
     return None
 
@@ -169,8 +170,8 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
-    """Build rows from OpenRLHF's lists. A query is the prompt and the completion in one text; the
-    label is the reference.
+    """Build rows from OpenRLHF's lists. A query is the prompt and the completion in a single
+    string; the label is the reference.
 
     Raises:
         TypeError: any of the three arguments is not a list.
@@ -192,11 +193,11 @@ def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row
 def completion_text(query: str, prompt: str) -> str:
     """Extract the author's text from a query; the whole query if the prompt cannot be identified.
 
-    A query is prompt and completion, decoded together with their special tokens. So it ends with
-    the token that ended the turn, and does not always begin with the prompt as given: decoding may
-    move blanks, and a prompt that was too long has lost its beginning. If the end token or the
-    prompt were read as the author's text, the text would look like a written-out chat template, and
-    screens would reject every honest completion.
+    A query is the prompt and completion decoded together, special tokens included. So it ends with
+    the token that ended the turn, and does not always begin with the prompt as given: decoding can
+    change whitespace, and an overlong prompt has its beginning cut off. If the end token or the
+    prompt were taken for the author's text, that text would look like a written-out chat template,
+    and screens would reject every honest completion.
     """
     text = _after(query, prompt)
     for end in ENDS:
@@ -217,7 +218,7 @@ def _after(query: str, prompt: str) -> str:
 
 
 def _end_without_blanks(query: str, prompt: str) -> int | None:
-    """Index of the end of the prompt in the query, if they differ only in blanks; otherwise
+    """Index of the end of the prompt in the query if they differ only in whitespace, otherwise
     None."""
     at = 0
     for character in prompt:
@@ -234,9 +235,9 @@ def _end_without_blanks(query: str, prompt: str) -> int | None:
 
 
 def _end_of_truncated(query: str, prompt: str) -> int | None:
-    """Index of the end of the prompt, if the query begins with the last part of the prompt, word
-    for word; otherwise None. If a few matching words were enough, an author could repeat them, and
-    the text before them would go unread."""
+    """Index of the end of the prompt if the query begins with the last part of the prompt, word for
+    word; otherwise None. If a few matching words were enough, an author could repeat them, and the
+    text before them would go unread."""
     start, at = query[:LEAST_OVERLAP], 0
     if len(start) < LEAST_OVERLAP:
         return None

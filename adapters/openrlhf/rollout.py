@@ -1,9 +1,9 @@
-"""OpenRLHF: read, repair and return one sample of an agent executor.
+"""OpenRLHF: read, repair and return one sample from an agent executor.
 
 An executor may return samples that other nodes wrote. The trainer does not check them: a token id
 outside the model's vocabulary ends the run, an invalid log-prob makes the whole batch's loss NaN, a
 log-prob of -1000 makes its sample's weight infinite, and special tokens do not appear in the judged
-text. Such a response is repaired, rejected as malformed and left out of its group.
+text. Such a response is repaired, rejected as malformed, and left out of its group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Verdict
 
 Texts: TypeAlias = tuple[str, str, Given | None]
-"""The prompt, the text of all turns, and its given spans."""
+"""The prompt, the text of all the turns, and its given spans."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Rollout:
         problem: Description of what was repaired, see `sanitize_response`; such a sample is not
             trained on. None if nothing was repaired.
         asked: The prompt that the trainer gave; None if unknown.
-        begins: Index of the token from which the sample is read, if that precedes the first token
-            that is trained on.
+        begins: Index of the token where reading starts, if it precedes the first token that is
+            trained on.
     """
 
     response: Mapping[str, Any]
@@ -57,8 +57,8 @@ class Rollout:
     @property
     def turns(self) -> list[Span]:
         """The spans of tokens that the policy wrote, sorted by position. The trainer accepts ranges
-        in any order, so a peer could list a range that follows its poison first, and unless sorted,
-        the poison would pass as part of the prompt."""
+        in any order, so without sorting, a peer could list a range after its poison first, and the
+        poison would pass as part of the prompt."""
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return sorted((start, end) for start, end in given if start < end)
 
@@ -72,8 +72,8 @@ class Rollout:
         return begins, max(end for _, end in turns)
 
     def with_line_before(self, tokenizer: Any) -> Rollout:
-        """Return the rollout, read from the beginning of the line that its answer continues if a
-        peer chose where the answer begins, that is, if the prompt is not the trainer's."""
+        """Return the rollout. If a peer chose where its answer begins, that is, if the prompt is
+        not the trainer's, it is read from the start of the line that the answer continues."""
         first, prompt = self.answer[0], self.response.get("prompt")
         asked = isinstance(prompt, str) and prompt == self.asked
         if self.response.get("node") is None or (asked and self._prompt_is_whole(tokenizer, first)):
@@ -81,9 +81,9 @@ class Rollout:
         return replace(self, begins=line_before(self.ids, first, Detokenizer.of(tokenizer)))
 
     def texts(self, tokenizer: Any) -> Texts:
-        """The prompt, all turns as one text, and the given spans in this text. A response with a
-        ``node`` is decoded with all special tokens except one that closes a turn. ``tokenizer`` is
-        the policy's tokenizer, or a processor that contains it."""
+        """The prompt, all the turns as one text, and the given spans in this text. A response with
+        a ``node`` is decoded with all special tokens except one that closes a turn. ``tokenizer``
+        is the policy's tokenizer, or a processor that contains it."""
         start, end = self.answer
         mask = [0] * (end - start)
         for a, b in self.turns:
@@ -102,13 +102,13 @@ class Rollout:
 
     @property
     def node(self) -> str | None:
-        """The sender's name, as given by the executor."""
+        """The sender's name as given by the executor."""
         return received("", "", node=self.response.get("node")).completion.node
 
     def row(self, texts: Texts, group: str, slot: int) -> Row:
-        """Build one completion from all turns, given as the result of `texts`; it is empty if there
-        are no turns. ``group`` and ``slot`` are the name of the group and the sample's place in it.
-        A completion that was cut off at the token limit has ``finish_reason="length"``."""
+        """Build one completion from all the turns, as returned by `texts`; it is empty if there are
+        no turns. ``group`` and ``slot`` are the group name and the sample's index within it. A
+        completion that was cut off at the token limit has ``finish_reason="length"``."""
         response, (start, end) = self.response, self.answer
         asked, text, given = texts
         truncated = response.get("truncated")
@@ -132,8 +132,8 @@ class Rollout:
         )
 
     def without_flagged(self, verdict: Verdict) -> list[Span] | None:
-        """The action ranges without the tokens that a rejection rests on; None if the sample must
-        be left out all the same."""
+        """The action ranges without the tokens that a rejection is based on; None if the sample
+        must be left out anyway."""
         start, end = self.answer
         spans = flagged_tokens(verdict, end - start)
         flagged = [(start + a, start + b) for a, b in spans]
@@ -141,7 +141,7 @@ class Rollout:
         return left if spans and self._trains(left) else None
 
     def least(self) -> list[Span]:
-        """The smallest possible action ranges, a single token, because a sample without any trained
+        """The smallest possible action ranges: a single token, because a sample without any trained
         token makes the KL term 0/0."""
         for start, end in self.turns:
             if max(start, 1) < min(end, self.limit):
@@ -180,8 +180,8 @@ class Rollout:
 
 
 def number(value: Any) -> float | None:
-    """Convert a reward in any form that executors use to a float: a number, or a tensor or list
-    that contains one number. Raises TypeError or ValueError for anything else."""
+    """Convert a reward, in any form that executors use, to a float: a number, or a tensor or list
+    containing a single number. Raises TypeError or ValueError for anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value
     while isinstance(value, list | tuple):
         if len(value) != 1:
@@ -196,8 +196,8 @@ def number(value: Any) -> float | None:
 def sanitize_response(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """Repair a response as `repaired` does; if the response cannot be read at all, two harmless
-    tokens take the place of its ids."""
+    """Repair a response as `repaired` does; if the response is completely unreadable, its ids are
+    replaced with two harmless tokens."""
     try:
         return repaired(response, tokenizer, limit, special)
     except Exception as error:
@@ -213,16 +213,16 @@ def sanitize_response(
 def repaired(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """Return the response in a form that the trainer can use, and the problem with it, or None.
+    """Return the response in a form that the trainer can use, plus the problem with it, if any.
 
     Special tokens and lengths are checked only if a response names its ``node``: your own engine
-    stops by itself, and your own policy may use special tokens as it likes.
+    stops on its own, and your own policy may use special tokens freely.
 
     Args:
         response: The result of `execute`.
         tokenizer: The policy's tokenizer, or a processor that contains it.
         limit: Number of tokens that the trainer keeps. No honest sampler exceeds the limit, and
-            millions of tokens would delay everyone that this engine serves.
+            millions of tokens would delay everyone served by this engine.
         special: Ids of special tokens that a turn may contain; the judged text then shows them.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
@@ -248,7 +248,7 @@ def repaired(
 
 
 def _require_readable(response: Mapping[str, Any]) -> None:
-    """Raise an exception for a response that `Rollout` or the trainer could not read."""
+    """Raise an exception if `Rollout` or the trainer could not read the response."""
     for start, end in response["action_ranges"]:
         if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
             raise ValueError("action_ranges: no stretch of tokens")
@@ -261,7 +261,7 @@ def _require_readable(response: Mapping[str, Any]) -> None:
 
 
 def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | None]:
-    """The ids, with a filler in place of every id outside the vocabulary, and a message with the
+    """The ids, with every id outside the vocabulary replaced by a filler, plus a message with the
     position of the first such id, or None."""
     known, filler, first = len(tokenizer), int(tokenizer.eos_token_id or 0), None
     ids = []
@@ -274,7 +274,7 @@ def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | N
             first = place if first is None else first
             value = filler
         ids.append(value)
-    # Return the original object if it is valid, because the trainer copies it in its own way.
+    # If valid, return the original object, because the trainer copies it in its own way.
     return (given, None) if first is None else (ids, f"no token of the vocabulary at place {first}")
 
 

@@ -1,4 +1,4 @@
-"""TRL: read the batch from the keywords with which a reward function is called."""
+"""TRL: read the batch from the keywords that a reward function is called with."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MASK: Final = "guard_mask"
 _SENDERS: Final = frozenset(
     {"node_id", "node_name", "nodes", "peer_id", "peers", "sender", "worker", "worker_id", "client"}
 )
-"""Columns that name a sender in other software. They are not read, since a data set may use these
-names for something else."""
+"""Columns that name a sender in other software. They are not read, because a data set might use
+these names for something else."""
 
 
 @cache
@@ -58,12 +58,12 @@ def rows_from(
 
     Columns that are used if present: ``node`` or ``peer``; ``answer``, ``solution`` or
     ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The column ``prompt_ids`` must
-    be your own tokenisation of the prompt: a sender who may choose the prompt also decides which
+    be your own tokenisation of the prompt: a sender who can choose the prompt also decides which
     completion looks likely after it. In a column ``round`` or ``slot``, a value that is not an
-    integer becomes None and is not replaced with this function's own count: a sender who omits the
-    value must not get a slot. Rows that `peer_rollouts` could not pass on (column `MALFORMED`) and
-    invalid completions are rejected. In messages with images, only the text is judged; the images
-    still distinguish groups.
+    integer becomes None and is not replaced with this function's own count, because a sender who
+    omits the value must not get a slot. Rows that `peer_rollouts` could not pass on (column
+    `MALFORMED`) and invalid completions are rejected. In messages with images, only the text is
+    judged, though the images still distinguish groups.
 
     A column `MASK` marks the tokens of tool results. The text of a row with a mask is decoded from
     its tokens; without the column, the text consists of the assistant's messages, and has no tokens
@@ -74,10 +74,10 @@ def rows_from(
 
     Args:
         kwargs: The keywords of TRL's call.
-        tokenizer: The trainer's tokenizer. None if it is not known; the messages are then used as
-            they are.
+        tokenizer: The trainer's tokenizer. None if not known; the messages are then used as they
+            are.
         trainer: The trainer, whose limit shows which completions were cut off
-            (``finish_reason="length"``); None if it is not known.
+            (``finish_reason="length"``); None if not known.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -86,7 +86,7 @@ def rows_from(
     prompts, ids = _one_per_completion(kwargs, n)
     labels = _labels(kwargs, n)
     malformed, masks = _column(kwargs, n, MALFORMED), _column(kwargs, n, MASK)
-    # Only `peer_rollouts` sets this; even without a node, its rows are not the trainer's own.
+    # Only `peer_rollouts` sets this; its rows are never the trainer's own, even without a node.
     from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
     theirs_in = _detokenizer(tokenizer, from_peers, ends)
@@ -147,16 +147,16 @@ def _detokenizer(tokenizer: Any, from_peers: bool, ends: Any) -> Detokenizer | N
 
 def _uneven(mask: Any, ids: Any) -> str | None:
     """Describe the problem if the lengths of a mask and its ids differ; None if they match. If such
-    a mask were read as far as it goes, it could mark other tokens here than after the trainer's
-    padding."""
+    a mask were read as far as it goes, the tokens it marks here could differ from those it marks
+    after the trainer's padding."""
     if not isinstance(mask, list | tuple) or ids is None or len(mask) == len(ids):
         return None
     return f"mask: expected {len(ids)}, one per token, got {len(mask)}"
 
 
 def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
-    """The prompts and the token ids (or None) of a batch, after checking that there is one of each
-    per completion."""
+    """A batch's prompts and token ids (or None), after checking that there is one of each per
+    completion."""
     prompts, ids = kwargs.get("prompts"), kwargs.get("completion_ids")
     for name, values in (("prompts", prompts), ("completion_ids", ids)):
         if (values is None and name == "prompts") or (values is not None and len(values) != n):
@@ -218,18 +218,19 @@ def _cut_off(ids: Any, longest: int | None, ends: frozenset[int]) -> bool:
 
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
-    """Whether slots are this process's own count of a group's rows, because there is no column
-    ``slot``."""
+    """Whether slots are counted by this process, row by row within a group, because there is no
+    column ``slot``."""
     return not _present(kwargs, len(kwargs["completions"]), "slot")
 
 
 def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:
-    """The first of these columns that exists; a list of None if none exists."""
+    """The first of these columns that exists, or a list of None if none does."""
     return next((values for name in names if (values := _present(kwargs, n, name))), [None] * n)
 
 
 def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
-    """A column as a list with one value per row, also from an array; empty if there is none."""
+    """A column, possibly an array, as a list with one value per row; empty if there is no such
+    column."""
     values = kwargs.get(name)
     if not isinstance(values, list | tuple) and getattr(values, "ndim", None) != 1:
         return []
@@ -239,10 +240,10 @@ def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
 def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     """The text of a completion; for a conversation, the text of all the assistant's messages.
 
-    If the tokenizer splits answers (``response_template``), text that does not fit its format is in
-    no message, yet trained on: words before a first "<think>", or between the parameters of a tool
-    call. An answer of one message is then decoded from its tokens; an answer of several messages is
-    not, because its tokens include those of the tools.
+    If the tokenizer splits answers (``response_template``), text that does not fit its format is
+    missing from the messages but still trained on: words before a first "<think>", or between the
+    parameters of a tool call. An answer of one message is then decoded from its tokens; an answer
+    of several messages is not, because its tokens include those of the tools.
     """
     forms = ("response_template", "response_schema")
     apart = any(getattr(tokenizer, form, None) is not None for form in forms)
@@ -259,8 +260,8 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     parts: list[str] = []
     for message in messages:
         if message.get("role") == "assistant":
-            # A chat template may have split off reasoning and tool calls. They are trained on like
-            # the rest, so poison in them must not pass unread.
+            # A chat template might have split off reasoning and tool calls. They are trained on
+            # like the rest, so poison in them must not go unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):
                 parts += _strings(message.get(key))
             parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]
@@ -277,7 +278,7 @@ def _called(calls: Any) -> list[str]:
     for more than `MAX_PROMPT_PARTS` parts, or for a number with more digits than Python prints.
 
     The values are used as they are, not as JSON, whose escapes would hide line breaks and so code.
-    Iterative, because a sender decides how deep arguments are nested.
+    Iterative, because a sender decides how deeply arguments are nested.
     """
     words: list[str] = []
     pending = [calls]
@@ -299,7 +300,8 @@ def _called(calls: Any) -> list[str]:
 
 
 def _strings(content: Any) -> list[str]:
-    """The texts in a message's content: a string, None, or a list of parts."""
+    """The pieces of text in a message's content, which can be a string, None, or a list of
+    parts."""
     parts = content if isinstance(content, list | tuple) else [content]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     return [text for text in texts if isinstance(text, str)]

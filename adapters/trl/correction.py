@@ -2,7 +2,7 @@
 
 With vLLM, TRL compares the sampler's log-probs of each token with the policy's. Under
 ``vllm_importance_sampling_mode="sequence_mask"``, its default, a sequence whose ratio is out of
-bounds is excluded from the loss, but TRL still counts its reward in the group's mean and deviation.
+bounds is excluded from the loss, but its reward still counts toward the group's mean and deviation.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""TRL: reuse the trainer's scoring pass in the verifiers, which score a single row to check it.
+"""TRL: reuse the trainer's scoring pass in the verifiers, which check it by scoring a single row.
 
-The guarded trainers do this by themselves for verifiers that score the very model object that is
+The guarded trainers do this automatically for verifiers that score the very model object being
 trained (`reuse_of`). With decorated reward functions, give the verifier
 ``scorer=ForwardReuse(model)``, and pass the same object as ``forward_reuse=`` to the trainer,
 ``class Trainer(ReusesForward, GRPOTrainer)``.
 
 RLOO always runs the policy over the completions before the rewards; GRPO does so only if samples
-may come from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the
+can come from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the
 accumulation steps, or vLLM with importance sampling. Otherwise there is nothing to reuse, and the
-verifier runs a pass of its own.
+verifier runs its own pass.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from grpo_guard.logprob.verifier import LogProbVerifier
 
 
 class ReusesForward:
-    """Mixin that keeps a trainer's scoring pass for verifiers; goes before `GRPOTrainer` or
-    `RLOOTrainer` among the bases of a class.
+    """Mixin that keeps a trainer's scoring pass for verifiers; list it before `GRPOTrainer` or
+    `RLOOTrainer` in a class's bases.
 
     Only a batch's first pass is kept, and only if TRL's own condition says that it is a pass of the
-    policy: with PEFT, TRL runs the reference model through the very same model object with its
-    adapters off, and completions would otherwise be judged by the reference. The pass is dropped
+    policy: with PEFT, TRL also uses the same model object, with its adapters off, as the reference
+    model, and completions would otherwise be judged by the reference. The pass is discarded along
     with the batch.
 
     Args:
@@ -67,10 +67,10 @@ class ReusesForward:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        """Keep the policy's pass before the rewards, but no pass of the reference or of the loss.
+        """Keep the policy's pass before the rewards, but no passes for the reference or the loss.
 
         The result is passed on unchanged: a pair, a triple, or Unsloth's pair of Nones. In the last
-        case no pass was run, and nothing is kept.
+        case, no pass was run and nothing is kept.
         """
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
@@ -87,11 +87,11 @@ class ReusesForward:
 
 
 def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
-    """Let verifiers that score ``model``, the object that is trained, reuse a trainer's passes over
-    it. Their scorers are replaced with a single `ForwardReuse` that has the options of the first
-    scorer and computes the same results. Verifiers that score a copy of the model are left alone,
-    since its weights differ after the first update. Returns the new scorer, or None if no verifier
-    scores this object."""
+    """Let verifiers that score ``model``, the object being trained, reuse a trainer's passes over
+    it. Their scorers are replaced with a single `ForwardReuse` that takes over the first scorer's
+    options and computes the same results. Verifiers that score a copy of the model are left alone,
+    because the copy's weights differ after the first update. Returns the new scorer, or None if no
+    verifier scores this object."""
     reuse: ForwardReuse | None = None
     for inner in inner_verifiers(verifier):
         scorer = getattr(inner, "scorer", None)
@@ -107,8 +107,8 @@ def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
 
 def _runs_policy_first(trainer: Any) -> bool:
     """Whether TRL runs the policy over the completions before the rewards, by the condition in TRL
-    1.16. In a release with another condition, nothing may be captured, which costs a pass but is
-    never wrong."""
+    1.16. In a release with a different condition, nothing might be captured, which costs a pass but
+    is never wrong."""
     if is_rloo(trainer):
         return True
     try:

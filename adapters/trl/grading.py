@@ -1,8 +1,8 @@
 """TRL: call reward functions under a guard that survives their failures.
 
-Whatever a function logs is held back until its call has succeeded, in whichever process it ran, so
-that a failed call leaves no partial column. TRL's table keeps a column's old values if a batch adds
-none, so None is logged for the rows of a failed call.
+Anything a function logs is held back until its call has succeeded, no matter which process it ran
+in, so that a failed call leaves no partial column. TRL's table keeps a column's old values if a
+batch adds none, so None is logged for the rows of a failed call.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Recorded:
     is_async: bool = False
 
     def __call__(self, /, **given: Any) -> Any:
-        """Return the function's answer and the recorded logging calls; an awaitable of both if the
-        function is async."""
+        """Return the function's answer and the recorded logging calls, or an awaitable of both if
+        the function is async."""
         logged: Logged = []
         answer = self.call(**given, **{name: self._recorder(name, logged) for name in self.names})
         return _awaited(answer, logged) if self.is_async else (answer, logged)
@@ -91,7 +91,7 @@ class Grading:
         return self._read(answers, given, count)
 
     async def aask(self, given: Mapping[str, Any], count: int) -> Any:
-        """Do the same as `ask` for an async function."""
+        """Like `ask`, but for an async function."""
         function, failures = self.function, self.function.failures
         if failures is None:
             answer = await function.call(**given)
@@ -136,7 +136,7 @@ class Grading:
         return rewards
 
     def _log(self, logged: Sequence[Logged | None], given: Mapping[str, Any], size: int) -> None:
-        """Pass on to the trainer what the calls logged: metrics one by one, columns as a whole."""
+        """Pass what the calls logged on to the trainer: metrics individually, columns in one go."""
         columns: list[dict[str, list[Any]]] = []
         for calls in logged:
             columns.append({})
@@ -157,8 +157,8 @@ class Grading:
 
 def surviving(function: RewardFunction) -> Any:
     """Wrap a reward function for a guarded trainer so that it returns infinity for failures. Unlike
-    other markers, infinity survives TRL's tensors and differs from None, by which a function leaves
-    the reward to other functions; see `without_failed`."""
+    other markers, infinity survives TRL's tensors and is distinct from None, which a function
+    returns to leave the reward to other functions; see `without_failed`."""
     grading = Grading(function, failed=math.inf)
 
     def marked(rewards: Sequence[float | None]) -> list[float | None]:
@@ -178,7 +178,7 @@ def surviving(function: RewardFunction) -> Any:
 
 
 def without_failed(rewards: Tensor) -> Tensor:
-    """Put NaN in every column of the rows on which any function failed, [rows, functions]."""
+    """Set every column to NaN in the rows where any function failed, [rows, functions]."""
     return rewards.masked_fill(rewards.isinf().any(dim=1, keepdim=True), math.nan)
 
 

@@ -1,13 +1,13 @@
 """TRL: other nodes' completions as rows of the batch, through `rollout_func` (docs/trl.md).
 
-If its `rollout_func` is a `PeerRollouts`, a guarded trainer refuses settings that would trust peers
-when the trainer is constructed; with a `rollout_func` of your own that calls `peer_rollouts`, they
-are refused at the first call.
+A guarded trainer whose `rollout_func` is a `PeerRollouts` refuses settings that would trust peers
+as soon as it is constructed; with your own `rollout_func` that calls `peer_rollouts`, they are
+refused at the first call.
 
 TRL repeats each prompt for every member of its group, and expects one row for each. A row with
 token ids outside the model's vocabulary stops the whole run, and TRL cannot represent a completion
-that never arrived. Such rows are filled and marked, and the guard rejects them whatever its
-verifiers think of the filler. Prompts are text; rows with images need your own `rollout_func`.
+that never arrived. Such rows are filled in and marked, and the guard rejects them no matter what
+its verifiers make of the filler. Prompts are text; rows with images need your own `rollout_func`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Sent:
     """A node's completion for one row of the batch.
 
     Args:
-        node: The sender as you know it (from the connection or a signature), not as it claims to
-            be; None if unknown.
+        node: The sender as you know it (from the connection or a signature), rather than who it
+            claims to be; None if unknown.
         completion: Token ids, with an EOS at the end if the completion terminated, optionally
             followed by padding; or text, which counts as terminated. None if nothing arrived.
         slot: Index among the completions that the node owes for this prompt; None if not given.
         refused: The reason why the completion must not be used; None if it may be used.
         admitted: Whether `Identity.admit` has admitted the completion, which a guard with an
             identity requires.
-        round: The round that the node signed the completion for, which may be the previous round;
-            None for the round given to `peer_rollouts`.
+        round: The round that the node signed the completion for, which may be the previous round.
+            Defaults to the round given to `peer_rollouts`.
         given: Half-open spans of the ids that contain text of tools and users, which the node
             claims not to have written. TRL masks these spans; the guard trusts them if its
             ``environment`` confirms them. Special tokens may occur within a span, and an EOS before
@@ -100,10 +100,10 @@ def peer_rollouts(
         sent: The peers' completions, one per prompt, in the same order.
         trainer: The trainer, which provides the tokenizer, the vocabulary and
             ``max_completion_length``.
-        round: The swarm's round; the trainer's step if None.
+        round: The swarm's round. Defaults to the trainer's step.
         special: Ids of special tokens that a completion may contain, for models that use them to
-            think. Other special tokens are refused, except an EOS at the end: the text that rewards
-            and verifiers read omits them, and TRL trains on them.
+            think. Other special tokens are refused, except an EOS at the end: they do not appear in
+            the text that rewards and verifiers read, but TRL trains on them.
 
     Returns:
         ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None, because peers' claims are not
@@ -112,8 +112,8 @@ def peer_rollouts(
 
     Raises:
         ValueError: there is not exactly one completion per prompt.
-        FrameworkError: the trainer has tools, which it would run on peers' behalf, or weights rows
-            by the sampler's log-probs, which only peers could claim.
+        FrameworkError: the trainer has tools, which it would run on peers' behalf, or it weights
+            rows by the sampler's log-probs, which only peers could supply.
     """
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
@@ -140,7 +140,7 @@ def peer_rollouts(
         "node": [claim.node for claim in claims],
         # Under another round's coin, honest work would look like poison.
         "round": [at if claim.round is None else claim.round for claim in claims],
-        # An unusable completion has no slot, so that no coin is checked for the filler.
+        # Unusable completions have no slot, so that no coin is checked for the filler.
         "slot": [None if bad else c.slot for c, bad in zip(claims, problems, strict=True)],
         MALFORMED: problems,
         AUTHENTICATED: [Checked() if one.admitted is True else None for one in sent],
@@ -153,7 +153,7 @@ class PeerRollouts:
 
     Args:
         sent: Called with TRL's prompts and trainer; returns one `Sent` per prompt.
-        round: Returns the swarm's round for the trainer; the trainer's step is used if None.
+        round: Returns the swarm's round for the trainer. Defaults to the trainer's step.
         special: Ids of special tokens that a completion may contain, see `peer_rollouts`.
     """
 
@@ -170,8 +170,8 @@ class PeerRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Limits on a row's ids: all must be below ``vocabulary``, there may be at most ``longest``,
-    and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
+    """Limits on a row's ids: all must be below ``vocabulary``, there can be at most ``longest`` of
+    them, and none may be in ``hidden``, except one of ``ends`` at the end of a turn."""
 
     vocabulary: int
     longest: int
@@ -180,7 +180,7 @@ class _Allowed:
 
 
 def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
-    """Raise FrameworkError if a trainer, or the arguments with which a trainer will be constructed,
+    """Raise FrameworkError if a trainer, or the arguments that a trainer will be constructed with,
     would trust claims that only peers could make."""
     if tools or getattr(settings, "tools", None):
         raise FrameworkError(
@@ -197,9 +197,9 @@ def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:
     """The number of ids that both the model and the tokenizer know: embeddings are often padded
-    beyond the tokenizer's ids, and ids without text would pass unread. The number is read from the
-    configuration (of the text part in a multimodal model), because with sharded weights a rank may
-    have no rows of the embedding."""
+    beyond the tokenizer's ids, and ids without text would go unread. The number is read from the
+    configuration (of the text part in a multimodal model), because with sharded weights a rank
+    might hold no rows of the embedding."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return min(int(text.vocab_size), len(tokenizer))
 
@@ -236,7 +236,7 @@ def _read(
 def _row(
     completion: Any, tokenizer: Any, allowed: _Allowed, given: Sequence[Span]
 ) -> tuple[list[int], str | None]:
-    """Return ids that TRL can train on, and the reason if they are filler; None if they are the
+    """Return ids that TRL can train on, plus the reason if they are filler, or None if they are the
     node's own."""
     filler = [int(tokenizer.eos_token_id)]
     too_long = filler, f"longer than {allowed.longest} tokens"
@@ -245,7 +245,7 @@ def _row(
     if isinstance(completion, str):
         if given:
             return filler, "given spans are outside its tokens"
-        # Most tokenizers need at least one byte per token; a far longer text is not worth reading.
+        # Most tokenizers need at least one byte per token; far longer text is not worth reading.
         if len(completion) > 64 * allowed.longest:
             return too_long
         # Tokenizers raise on a lone surrogate, which JSON can carry.
@@ -278,7 +278,7 @@ def _row(
 
 
 def _iterator(completion: Any) -> Iterator[Any] | None:
-    """An iterator over a completion's tokens; None if the value is not iterable."""
+    """An iterator over a completion's tokens, or None if the value is not iterable."""
     if isinstance(completion, bytes | Mapping):
         return None
     try:
@@ -289,7 +289,7 @@ def _iterator(completion: Any) -> Iterator[Any] | None:
 
 
 def _id_of(token: Any) -> int:
-    """Convert a token id to an int; -1 for values that only look like one, such as True, 1.0 and
+    """Convert a token id to an int; -1 for values that merely look like one, such as True, 1.0 and
     "1"."""
     if type(token) is int:
         return token
@@ -302,11 +302,11 @@ def _id_of(token: Any) -> int:
 def _until_end(
     ids: list[int], ends: Collection[int], pad: int | None
 ) -> tuple[list[int], str | None]:
-    """Return a row's ids without the padding after their end, and the problem with them, or None.
+    """Return a row's ids without the padding after their end, plus the problem with them, if any.
 
-    TRL trains on all of a row's ids, and verifiers do not read padding: if kept, pads after a good
-    answer would teach the model to send pads. The text does not show special tokens, so tokens
-    after an EOS must not pass as part of the answer.
+    TRL trains on all of a row's ids, and verifiers do not read padding: if kept, padding after a
+    good answer would teach the model to send padding. The text does not show special tokens, so
+    tokens after an EOS must not pass as part of the answer.
     """
     first = next((i for i, token in enumerate(ids) if token in ends), None)
     if first is not None:

@@ -1,7 +1,7 @@
 """TRL: review each batch once for all functions, with whole groups across all ranks.
 
-Each rank of a TRL run sees a slice of the batch, and a group may span slices. A verifier that
-compares a group's members would then see only some of them, so the rows of such a group are sent to
+Each rank of a TRL run sees a slice of the batch, and a group can span slices. A verifier that
+compares a group's members would then see only some of them, so all rows of such a group are sent to
 a single rank and judged there, and the verdicts are sent back.
 """
 
@@ -39,13 +39,13 @@ class BatchReviewer:
     """Reviews a rank's rows; all ranks must review the same batches, in the same order.
 
     If no group spans ranks, the ranks exchange only one hash per row. Otherwise a group is judged
-    by the rank that holds most of its rows. A verifier that learns from batch to batch learns on
-    each rank only from the rows that this rank judges.
+    by the rank that holds most of its rows. On each rank, a verifier that learns from batch to
+    batch learns only from the rows judged there.
 
     Args:
         guard: The guard that reviews the rows.
-        counted_slots: Whether slots are each rank's own count of a group's rows. They are then
-            counted again after the group is merged.
+        counted_slots: Whether each rank counts slots itself, row by row within a group. If so, they
+            are counted again after the group is merged.
     """
 
     guard: Guard
@@ -56,7 +56,7 @@ class BatchReviewer:
 
         Raises:
             AbstainError: on every rank, if the guard raises it on any rank.
-            RuntimeError: on all other ranks, if a rank fails in another way.
+            RuntimeError: on all other ranks, if a rank fails in any other way.
         """
         distributed = distributed_ranks()
         if distributed is None:
@@ -107,7 +107,7 @@ class BatchReviewer:
 
 @dataclass(frozen=True, slots=True)
 class RankReview:
-    """The review of all ranks' batches, and the part that belongs to this rank.
+    """The review of all ranks' batches, along with the part that belongs to this rank.
 
     Args:
         own: The review of this rank's rows, with the figures to log.
@@ -125,7 +125,8 @@ class RankReview:
         distributed = distributed_ranks()
         if distributed is None:
             return cls(own, own)
-        # Ranks exchange digests of group names, which are numbers that each rank assigns itself.
+        # Ranks exchange digests of group names, because the names are numbers that each rank
+        # assigns itself.
         groups = [_digest(str(group)) for group in own.groups or ()]
         everyone = _gathered(distributed, replace(own.regrouped(groups), metrics={}))
         before = everyone[: distributed.get_rank()]
@@ -137,7 +138,7 @@ class RankReview:
         """Settle the rewards of this rank's rows; every rank must call this for the same function.
 
         Each rank settles all rows, because the lowest reward of a group, which its rejected
-        completions get, may be on another rank. ``rewards`` returns the function's rewards for this
+        completions get, can be on another rank. ``rewards`` returns the function's rewards for this
         rank's rows, or raises the function's exception; ``policy`` is as for `Guard.settle`.
 
         Raises:
@@ -158,8 +159,8 @@ class RankReview:
 def _with_means(
     given: Sequence[float | None], settled: Sequence[float | None], review: Review
 ) -> list[float | None]:
-    """Give accepted completions whose reward was removed for length alone the mean of their group,
-    and so no advantage. Returning None instead would make TRL log that all reward functions
+    """Give accepted completions whose reward was removed only for length the mean of their group,
+    and therefore no advantage. Returning None instead would make TRL log that all reward functions
     returned None, as if something had failed."""
     filled = SettledGroups.of(settled, review.groups).filled
     factors = review.length_factors or [1.0] * len(settled)
@@ -187,11 +188,11 @@ def _digest(text: str) -> bytes:
 def _together(
     distributed: Any, work: Callable[[], T], shared: Callable[[T], Any] = lambda made: made
 ) -> tuple[T, list[Any]]:
-    """Do this rank's work, and return its result and what every rank ``shared`` of its own result,
-    by rank.
+    """Do this rank's work, and return its result along with what every rank ``shared`` of its own
+    result, by rank.
 
-    Every rank must call this function. A rank that fails tells the others, because they wait for
-    it.
+    Every rank must call this function. A rank that fails tells the others, because they are waiting
+    for it.
 
     Raises:
         Exception: this rank's own failure.
@@ -211,7 +212,7 @@ def _together(
 
 def _with_all_names(distributed: Any, review: Review) -> Review:
     """Add a figure of 0 for every name that only other ranks log: older releases of TRL average
-    over ranks name by name, and a rank with an extra name would wait for the others for ever."""
+    over ranks name by name, and a rank with an extra name would wait for the others forever."""
     names = sorted(
         {name for theirs in _gathered(distributed, [*review.metrics]) for name in theirs}
     )
@@ -259,10 +260,11 @@ def _text_only(message: Message) -> Message:
 
 
 class Turn:
-    """The position of an async call in the order in which an event loop's functions were called.
+    """The position of an async call in the order that an event loop's functions were called in.
 
     Calls finish in any order, and in a different order on each rank. The exchange between ranks
-    must follow the same order everywhere, or one function's rewards would be taken for another's.
+    must follow the same order everywhere, or one function's rewards would be mistaken for
+    another's.
     """
 
     def __init__(self) -> None:
@@ -271,7 +273,7 @@ class Turn:
         _latest[self._loop] = self._own
 
     async def come(self) -> None:
-        """Wait until all earlier calls are done, however they ended."""
+        """Wait until all earlier calls are done, no matter how they ended."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
@@ -292,7 +294,7 @@ class SharedReviews:
 
     Only one review is kept: within a batch TRL calls the functions one after the other, or all at
     once if they are async. If a function asks again after the review is done, it has a new batch
-    that merely looks the same; the new batch is verified again, because the policy may have
+    that merely looks the same; the new batch is verified again, because the policy might have
     changed.
     """
 
@@ -315,11 +317,11 @@ class SharedReviews:
     async def aget(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[RankReview, bool]:
-        """Do the same as `get`, without blocking the running event loop.
+        """Like `get`, but without blocking the running event loop.
 
         A separate thread does the work and sets the result. If a task of this loop did it,
         cancelling the first caller would take the review away from the others, and a sync function
-        that waits for the review on the loop's thread would wait for ever.
+        waiting for the review on the loop's thread would wait forever.
         """
         future, first = self._join(batch, reader)
         if first:
@@ -351,7 +353,7 @@ _all_reviews_lock = threading.Lock()
 
 
 def shared_reviews(guard: Guard) -> SharedReviews:
-    """Return the shared reviews of a guard, the same object at each call."""
+    """Return a guard's shared reviews, the same object on every call."""
     with _all_reviews_lock:
         return _all_reviews.setdefault(guard, SharedReviews())
 

@@ -1,16 +1,16 @@
 """TRL: reward functions of `GRPOTrainer` and `RLOOTrainer` (trl 1.6 and later).
 
 TRL calls ``f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=,
-log_metric=)`` once per rank and generation batch, and adds up the functions' results. It removes a
+log_metric=)`` once per rank and generation batch, and sums the functions' results. It removes a
 completion from its group only if *every* function returns None, and a reward from one unguarded
-function still counts (a warning names it), so guard all of them as one list. `GuardedGRPOTrainer`
-in `trl.trainer` guards more than a reward function can reach.
+function still counts (a warning names it), so guard all of them together, as a list.
+`GuardedGRPOTrainer` in `trl.trainer` also guards what a reward function cannot reach.
 
 Each rank sees its own slice of the batch. A group that spans ranks is merged for the verifiers, and
 each rank settles all of the group's rewards; every rank must therefore call the guarded functions
-equally often, as TRL does. `group` and `slot` of a completion number the prompts and rows of this
-rank's slice, and `round` is the trainer's step, unless there are columns `slot` and `round`. A
-public coin needs a column `slot` that counts each node's share of a group:
+the same number of times, as TRL does. A completion's `group` and `slot` number the prompts and rows
+in this rank's slice, and `round` is the trainer's step, unless there are columns `slot` and
+`round`. A public coin needs a column `slot` that counts each node's share of a group:
 `docs/examples/trl_seed_replay.py`.
 
 The asynchronous trainer of `trl.experimental` calls the functions in a separate process (see
@@ -60,26 +60,26 @@ __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
 
 class TRLAdapter:
-    """Guards TRL reward functions: one verification per batch, however many functions share it."""
+    """Guards TRL reward functions: one verification per batch, no matter how many functions share
+    it."""
 
     recognised_by: ClassVar = frozenset({"completions"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """Wrap a reward function, or each function in a list, for the trainer.
 
-        Sync functions stay sync, async functions stay async, and names are kept. All functions that
-        this guard wraps, together or one by one, share the review of a batch. A rejected completion
-        gets
+        Sync functions stay sync, async functions stay async, and names are kept. All functions
+        wrapped by this guard, together or individually, share the review of a batch. A rejected
+        completion gets
 
         * with ``on_reject="zero"``: 0.0 from every function;
         * with ``"drop"``: None from every function, which leaves it out of its group;
         * with ``"keep"``: its own reward; each function's result is returned unread;
-        * with a number: that number from the function that is called first and 0.0 from the others,
-          so that the sum is the number if all ``reward_weights`` are 1. Weights below 0 are
-          refused.
+        * with a number: that number from the function called first and 0.0 from the others, so that
+          the sum is the number if all ``reward_weights`` are 1. Weights below 0 are refused.
 
-        If an accepted completion loses its whole reward to its length, it gets the mean of its
-        group. A reward of None stays None. If only one of several functions returns None for a
+        An accepted completion that loses its whole reward because of its length gets the mean of
+        its group. A reward of None stays None. If only one of several functions returns None for a
         rejected completion, the 0.0 of the other functions still counts.
 
         Raises:
@@ -124,12 +124,12 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
 
 
 class GuardedReward:
-    """A guarded function that keeps its name, and settles the rewards of each call with the review
-    of the call's batch.
+    """A guarded function that keeps its name, and settles each call's rewards using the review of
+    that call's batch.
 
     It is pickled by name if its module holds it under that name, as after ``@guard(...)``;
-    otherwise with its function and its guard, including verifier and ledger, if they can be
-    pickled. An async function can only be pickled by name.
+    otherwise together with its function and its guard, including verifier and ledger, if they can
+    be pickled. An async function can only be pickled by name.
     """
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
@@ -142,8 +142,8 @@ class GuardedReward:
         ``on_reject="keep"``, the function's own result.
 
         Args:
-            own: The function's own arguments; TRL's keywords if None.
-            kwargs: The keywords of TRL's call, from which the batch is read.
+            own: The function's own arguments. Defaults to TRL's keywords.
+            kwargs: The keywords of TRL's call, which the batch is read from.
         """
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
@@ -154,7 +154,7 @@ class GuardedReward:
         return self._settled(review, column if first else None, ask, kwargs)
 
     async def acall(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
-        """Do the same as `__call__` for an async function."""
+        """Like `__call__`, but for an async function."""
         # Assigned before any await, so that all ranks assign the same names.
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
@@ -165,7 +165,7 @@ class GuardedReward:
             rewards = await self._grading.aask(given, len(review.own.verdicts))
             return self._settled(review, column if first else None, lambda: rewards, kwargs)
         with Turn() as turn:
-            # All ranks must exchange in the same order, which threads of several guards would not.
+            # All ranks must exchange in the same order, which several guards' threads would not do.
             review, first = reviews.get(reviewer, rows, reader=self.function)
             # Wait here, but raise the function's exception later, where all ranks receive it.
             asked = asyncio.ensure_future(self._grading.aask(given, len(review.own.verdicts)))
@@ -183,8 +183,8 @@ class GuardedReward:
         rewards: Callable[[], Sequence[float | None]],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Log the review and settle the rewards. ``column`` is the name under which the review is
-        logged; None if it is already logged."""
+        """Log the review and settle the rewards. ``column`` is the name that the review is logged
+        under, or None if it is already logged."""
         if column is not None:
             log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
@@ -213,7 +213,7 @@ def log_review(
     """Log a review's metrics and a column of the completions table, if the trainer supports them.
 
     The column has ``accept``, or the outcome with its reason: ``reject: says Hail``. If length
-    reduces the reward, the factor is given: ``accept, length x 0.26``.
+    reduces the reward, the factor is included: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         figures = _storable(review.metrics, getattr(log_metric, "__self__", None))
@@ -229,8 +229,8 @@ def _storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
 
     MLflow's file store creates a file ``guard/reject_rate`` and then cannot create a folder of that
     name for ``guard/reject_rate/screens``, which it silently drops. So for this store, the last
-    slash of such a name becomes a dot, ``guard/reject_rate.screens``. With a database, or any other
-    tracker, the names are unchanged.
+    slash of such a name becomes a dot, ``guard/reject_rate.screens``. With a database or any other
+    tracker, the names stay unchanged.
     """
     if not _keeps_files(trainer):
         return dict(metrics)
@@ -261,7 +261,7 @@ def _shown(verdict: Verdict, factor: float) -> str:
 
 
 def _trainer(kwargs: Mapping[str, Any]) -> Any:
-    """The trainer, found through the logging methods that it passes; None if it passes none."""
+    """The trainer, found through the logging methods it passes; None if it passes none."""
     return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
 
 
@@ -276,8 +276,8 @@ _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
     """The column name of a guard: "guard" for a trainer's first guard, "guard_2" for its second. If
     two guards shared a name, TRL would append one column to the other, and a table with columns of
-    unequal length ends the run. Also checks that guard and trainer go together, at the first
-    call."""
+    unequal length ends the run. Also checks, at the first call, that guard and trainer go
+    together."""
     trainer = _trainer(kwargs)
     try:
         guards = _guards_of.setdefault(trainer, [])

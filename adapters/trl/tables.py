@@ -1,6 +1,6 @@
 """TRL's table of completions, with the column ``guard``, for MLflow and TensorBoard. TRL itself
-sends the table to W&B and Trackio, and writes it below ``output_dir/completions``;
-`CompletionsTable` passes these files on to the two trackers that TRL leaves out."""
+sends the table to W&B and Trackio, and writes it to ``output_dir/completions``; `CompletionsTable`
+passes these files on to the two trackers that TRL does not cover."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
 
 
 def markdown(table: Any) -> str:
-    """Format a pandas table as Markdown, cut to what a page can show. Completions are strangers'
-    text, so each cell is shown as code, and no link or picture in it is rendered."""
+    """Format a pandas table as Markdown, cut to what a page can show. Completions are text written
+    by strangers, so each cell is shown as code, and no link or picture in it is rendered."""
     rows = [list(table.columns), ["---"] * len(table.columns)]
     rows += [[_cell(value) for value in row] for row in table.head(_ROWS).values.tolist()]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -1,12 +1,12 @@
 """TRL: a trainer that guards rewards before the groups' baselines (docs/trl.md).
 
-Compared with decorated reward functions, a guarded trainer adds: a single veto over all functions,
+Compared with decorated reward functions, a guarded trainer adds a single veto over all functions,
 including reward models; the trainer's own scoring pass for the verifiers; the prompt's tokens as
-the trainer has them; and masking of tokens from the loss, individually or with the whole
-completion.
+the trainer has them; and the masking of tokens from the loss, individually or together with the
+whole completion.
 
-`GuardedGRPOTrainer` and `GuardedRLOOTrainer` are built from the installed trl on first use. For
-any other subclass, put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
+`GuardedGRPOTrainer` and `GuardedRLOOTrainer` are built from the installed trl on first use. For any
+other subclass, list the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from grpo_guard.guard.settlement import Ruling, refuse_abstentions, ruling_of, s
 
 
 class GuardedTrainer(ReusesForward):
-    """Mixin that guards a trainer's rewards; goes before `GRPOTrainer` or `RLOOTrainer` among the
-    bases of a class.
+    """Mixin that guards a trainer's rewards; list it before `GRPOTrainer` or `RLOOTrainer` in a
+    class's bases.
 
     The veto is written into the gathered rewards, [rows of all ranks, functions]: NaN in every
     column removes a completion from its group, and 0 is the paper's r_task * r_guard. A removed
-    completion is in no loss either, so that no KL term trains on it; under RLOO, whose loss has one
-    ratio per completion, only the advantage is 0.
+    completion is excluded from the loss as well, so that no KL term trains on it; under RLOO, whose
+    loss has one ratio per completion, only the advantage is 0.
 
     Args:
         guard: The guard to apply. Pass the reward functions themselves unguarded. With
             ``failures``, a completion on which any reward function fails leaves its group.
-        mask_spans: Whether a rejected completion whose verdict rests on tokens keeps its reward and
-            loses these tokens. Poison that no finding names is then trained on: see
-            `flagged_tokens`.
+        mask_spans: Whether a rejected completion whose verdict points to specific tokens keeps its
+            reward and loses only those tokens. Any poison that no finding points to is then trained
+            on: see `flagged_tokens`.
         leave_out_masked: Whether to also remove sequences that TRL's importance-sampling correction
             masks from their group's baseline; otherwise they stay in it, as without a guard.
         forward_reuse: The scorer that the guard's verifiers use. If None, verifiers that score the
-            very object that is trained reuse the trainer's pass, if there is one before the
-            rewards; if False, they run their own.
+            very object being trained reuse the trainer's pass, if there is one before the rewards;
+            if False, they run their own.
 
     Raises:
-        FrameworkError: the installed trl is older than 1.6; the trainer is of another kind, or
+        FrameworkError: the installed trl is older than 1.6; the trainer is of a different kind, or
             would undo the veto or trust peers' claims; a reward function is guarded already;
             ``mask_spans`` is set for a trainer without token masks or with ``on_long="scale"``; or
             a guard that only watches is asked to remove something.
@@ -122,7 +122,7 @@ class GuardedTrainer(ReusesForward):
 
     def _take_reward_functions(self) -> None:
         """Refuse reward functions that are guarded already, and, if the guard handles failures,
-        wrap the others so that they may fail or hang."""
+        wrap the others so that they can safely fail or hang."""
         trainer: Any = self
         for function in trainer.reward_funcs:
             if isinstance(getattr(function, "guard", None), Guard):
@@ -141,23 +141,25 @@ class GuardedTrainer(ReusesForward):
     def _generate(self, prompts: Any) -> Any:
         """Generate completions, and keep the prompts' tokens, the mask of tool results and the
         sampler's log-probs. In every release the prompts' tokens are the first return value and the
-        completions' tokens the second; the other two are recognised by their form."""
+        completions' tokens the second; the mask and the log-probs are recognised by their form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
         self._masks, self._sampling = None, sampling_of(generated)
         if (masks := mask_of(generated)) is not None:
             self._masks = list(masks)
             for i, ids in enumerate(generated[1]):
-                # A mask whose length differs is malformed, and could be wider than the batch.
+                # A mask of a different length is malformed, and could be wider than the batch.
                 if len(masks[i]) != len(ids):
                     masks[i] = [0] * len(ids)
         return generated
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Skip the guard in evaluations: they train nothing, and must use up no slot or evidence.
+        """Skip the guard in evaluations: they train nothing, and must not use up any slot or
+        evidence.
 
-        Evaluations are detected by this call, not by the model's evaluation mode: verifiers that
-        score tokens set that mode while they work, and a late verifier would switch the guard off.
+        Evaluations are detected by this call rather than by the model's evaluation mode: verifiers
+        that score tokens set that mode while they work, so a late verifier would switch the guard
+        off.
         """
         self._evaluating = True
         try:
@@ -204,12 +206,12 @@ class GuardedTrainer(ReusesForward):
     def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
         """Return the rewards of all ranks after the veto, [rows, functions], with NaN for none.
 
-        The ranks exchange rulings, and each settles all rows, so that all get the same rewards.
+        The ranks exchange rulings, and each one settles all rows, so that all get the same rewards.
         Also records which tokens are removed from this rank's loss.
         """
         spans = self._masked(review, batch)
         own = [
-            # A completion that loses tokens keeps its reward; a repaired row is not trained on.
+            # Completions that lose tokens keep their reward; repaired rows are not trained on.
             Ruling.BARRED if row.was_repaired else Ruling.ACCEPTED if of_row else ruling_of(verdict)
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
@@ -256,8 +258,8 @@ class GuardedTrainer(ReusesForward):
         return masked
 
     def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
-        """The tokens of each row that its rejection rests on, [B], which are removed from the loss
-        in place of the whole completion."""
+        """The tokens that each row's rejection is based on, [B], which are removed from the loss
+        instead of the whole completion."""
         if not self.mask_spans:
             return [()] * len(batch)
         lengths = [len(row.completion.completion_ids or ()) for row in batch]
@@ -287,12 +289,12 @@ def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
     """Find TRL's training mask, 1 for the model's tokens, in the result of `_generate`; None if
     there is none.
 
-    If a `rollout_func` passes on a sender's claim, a row's mask may be longer or shorter than its
-    ids: that row is malformed, and the masks of the other rows are valid.
+    If a `rollout_func` passes on a sender's claim, a row's mask can be longer or shorter than its
+    ids: that row is malformed, but the other rows' masks are valid.
 
     Raises:
-        FrameworkError: a `rollout_func` returned a mask that the installed trl would ignore, so
-            that it would train on tool results.
+        FrameworkError: a `rollout_func` returned a mask that the installed trl would ignore, and so
+            train on tool results.
     """
     ids = generated[1]
     for item in generated[2:]:
@@ -326,15 +328,15 @@ def take_out(
 ) -> dict[str, Any]:
     """Remove the flagged tokens (0 in ``keep``, [B, C]) from a batch of GRPOTrainer; every rank
     must call this function. `tool_mask` removes tokens from the loss but not from attention. The
-    losses dapo, cispo and vespo divide by `num_items_in_batch`, the number of tokens on all ranks,
-    which is corrected because TRL has already counted it."""
+    losses dapo, cispo and vespo divide by `num_items_in_batch`, the number of tokens on all ranks;
+    this number is corrected because TRL has already counted them."""
     before = output["completion_mask"]
     if "tool_mask" in output:
         before = before * output["tool_mask"]
     removed = gather((before * (1 - keep)).sum().reshape(1)).sum()
     if not removed:
         return output
-    # At least 1: releases up to 1.6 divide by it directly, and all tokens may be flagged.
+    # At least 1: releases up to 1.6 divide by it directly, and all tokens could be flagged.
     items = (output["num_items_in_batch"] - removed).clamp(min=1)
     mask = output["tool_mask"] * keep if "tool_mask" in output else keep
     return {**output, "tool_mask": mask, "num_items_in_batch": items}

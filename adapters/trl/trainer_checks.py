@@ -1,5 +1,5 @@
 """TRL: refuse trainers that would undo a veto, and compare a trainer's sampler and model with the
-sampler and model that the verifiers declare.
+ones that the verifiers declare.
 
 Reward functions are not the only source of an advantage. The other sources are visible only in the
 trainer, which a decorated function first sees with the first batch, before anything is trained.
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 # The trainer's methods that a guarded trainer calls or overrides.
 HOOKS: Final = ("_generate", "_calculate_rewards", "_log_metric", "_log_completion_extra")
 _SCORING: Final = "_generate_and_score_completions"
-# Optimizers that keep squared gradients in the parameters' own format, in which small values become
-# 0. The optimizers of bitsandbytes, torchao, DeepSpeed and FSDP compute in float32.
+# Optimizers that keep squared gradients in the parameters' own format, where small values become 0.
+# The optimizers of bitsandbytes, torchao, DeepSpeed and FSDP compute in float32.
 _OWN_FORMAT: Final = ("adamw_torch", "adamw_torch_fused")
 _OPTIONS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _checked: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
@@ -94,8 +94,8 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
 
 def warn_of_half_precision(trainer: Any) -> None:
     """Log a warning, once per trainer, if it trains float16 parameters with Adam. The policy then
-    falls apart within a few steps, with or without a guard; with a guard, honest work seems to be
-    rejected."""
+    collapses within a few steps, with or without a guard; with a guard, it looks as if honest work
+    were being rejected."""
     optimizer = getattr(getattr(trainer, "args", None), "optim", "")
     sharded = any(getattr(trainer, f"is_{one}_enabled", False) for one in ("deepspeed", "fsdp"))
     if sharded or str(getattr(optimizer, "value", optimizer)) not in _OWN_FORMAT:
@@ -117,7 +117,7 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
     if args is None or not hasattr(args, "temperature"):
         return  # not a trainer that samples
     updated = getattr(getattr(trainer, "state", None), "global_step", 0) > 0
-    # Until the first update a copy of the model is equal to it.
+    # Until the first update, a copy of the model equals the model.
     if not is_first(trainer, "sampler", id(guard), updated):
         return
     from grpo_guard.logprob.sampler_mismatch import (
@@ -152,14 +152,14 @@ def adds_kl(trainer: Any) -> bool:
 
 def is_rloo(trainer: Any) -> bool:
     """Whether a trainer is an RLOO trainer, recognised by an attribute that only RLOO has, because
-    the class may have been replaced."""
+    the class might have been replaced."""
     return hasattr(trainer, "normalize_advantages")
 
 
 def _scores_by_itself(trainer: type) -> str | None:
     """The name of the experimental trainer among the bases that computes advantages in its own way,
-    or None. The ones in trl 1.6 (replay buffer, GFPO, DPPO) count None as 0 before the baseline;
-    the first two also change the batch's rows afterwards."""
+    or None. The experimental trainers in trl 1.6 (replay buffer, GFPO, DPPO) count None as 0 before
+    the baseline; the first two also change the batch's rows afterwards."""
     for kind in trainer.__mro__:
         if kind.__module__.startswith("trl.experimental.") and _SCORING in vars(kind):
             return kind.__name__

@@ -2,6 +2,6 @@
 
 ``reward`` guards a ``compute_score`` function. ``manager`` guards rewards that another manager
 graded: ``batch`` reads the trajectories, ``actor`` holds the guard for all workers, and ``groups``
-collects siblings. ``agent_loop`` gives the manager the information that reward workers do not
-receive; ``settings`` reads verl's configuration, and ``plugin`` registers names with verl.
+collects siblings. ``agent_loop`` gives the manager information that reward workers do not receive;
+``settings`` reads verl's configuration, and ``plugin`` registers names with verl.
 """

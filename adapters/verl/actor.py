@@ -1,7 +1,7 @@
-"""verl: the collector as a named Ray actor, its log, and the fallback if it is not available.
+"""verl: the collector as a named Ray actor, its log, and the fallback for when it is not available.
 
-verl's trainers log nothing that a reward function returns apart from its reward, so the collector
-writes its own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
+Of what a reward function returns, verl's trainers log only the reward, so the collector writes its
+own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"
 _Line: TypeAlias = tuple[str | None, Verdict, float | None, float, float | None]
-"""The figures that are logged for a trajectory: node, verdict, length factor, seconds that it
-waited for its verdict, and the share of its batch that had been read early."""
+"""The figures logged for a trajectory: node, verdict, length factor, seconds spent waiting for its
+verdict, and the share of its batch that had been read early."""
 
 
 class Collector(SiblingCollector):
-    """The sibling collector that runs in the actor, with the guard from the run's settings."""
+    """The sibling collector that runs in the actor, using the guard from the run's settings."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
@@ -44,9 +44,9 @@ class Collector(SiblingCollector):
 
 
 class CollectorHandle:
-    """A worker's access to the collector. The collector's actor belongs to the worker that first
-    requested it, and ends with the run. If the actor dies, the guard abstains on the trajectories
-    that are waiting for it, and the next trajectory starts a new actor."""
+    """A worker's access to the collector. The collector's actor belongs to the first worker to
+    request it, and ends with the run. If the actor dies, the guard abstains on the trajectories
+    waiting for it, and the next trajectory starts a new actor."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,9 +57,9 @@ class CollectorHandle:
         self._lowest = LowestRewards()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """Ask the collector for the result for a trajectory; an abstention if the collector died or
-        does not answer in time. Raises AbstainError if the guard abstained, or the collector failed
-        to answer, too often."""
+        """Ask the collector for a trajectory's result, which is an abstention if the collector died
+        or does not answer in time. Raises AbstainError if the guard abstained, or the collector
+        failed to answer, too often."""
         import ray
 
         verdict = accept("verl")
@@ -118,8 +118,8 @@ class StepLog:
     """Collects verdicts and writes their figures, one line per step.
 
     A line is written when a later step begins, but no later than ``after`` seconds after its first
-    verdict, so that little is lost when the run ends. A step may have several lines: combine them
-    with ``completions`` as weights.
+    verdict, so that little is lost when the run ends. A step can have several lines; combine them
+    using ``completions`` as weights.
 
     Args:
         path: JSONL file to append to; None to write to the logger only.

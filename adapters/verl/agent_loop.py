@@ -4,13 +4,13 @@
 grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 
 The hook tells the reward manager the number of siblings, whether a trajectory is for validation,
-and which tokens the model wrote with which log-probs; it reports failed rollouts to the collector;
+and which tokens the model wrote, with their log-probs; it reports failed rollouts to the collector;
 and it zeroes the ``response_mask`` of left-out completions, so that no loss, KL or entropy term
 trains on them (except in bypass mode, see `_bypasses`).
 
 `GuardedAgentLoopManager` is for verl's current trainers, `GuardedAgentLoopManagerV0` for
-``trainer.use_v1=False``. For your own worker or manager, put `GuardedRollouts` or `GuardedManager`
-first among the bases.
+``trainer.use_v1=False``. For your own worker or manager, list `GuardedRollouts` or `GuardedManager`
+first in the class's bases.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _siblings: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 
 
 class GuardedRollouts:
-    """Mixin that makes verl's ``AgentLoopWorker`` and its subclasses pass on the facts about a
-    rollout to the guard."""
+    """Mixin that makes verl's ``AgentLoopWorker`` and its subclasses pass the facts about a rollout
+    on to the guard."""
 
     config: Any
     reward_loop_worker_handles: Any
@@ -73,7 +73,7 @@ class GuardedRollouts:
         usual = int(rollout.val_kwargs.n) if validation else training_rollouts(self.config)
         n = _siblings.get() or usual
         step = trajectory.get("step")
-        # Set in a task of its own, so that no other task sees it.
+        # Set in a separate task, so that no other task sees it.
         mine = _Rollout(validation, n, None if step is None or int(step) < 0 else int(step))
         _rollout.set(mine)
         try:
@@ -81,7 +81,8 @@ class GuardedRollouts:
                 sampling_params, trajectory, *args, **kwargs
             )
         finally:
-            # The rollout failed, was cancelled or returned nothing: siblings must not wait for it.
+            # The rollout failed, was cancelled or returned nothing: its siblings must not wait for
+            # it.
             if not mine.scored and not validation and kwargs.get("uid") is not None:
                 self._collector().absent(str(kwargs["uid"]), mine.step, n)
 
@@ -93,7 +94,7 @@ class GuardedRollouts:
                 mine.scored = True
             await super()._compute_score(outputs, kwargs)  # type: ignore[misc]
             return
-        # verl lets an agent loop's own reward bypass every reward manager, so it is taken away.
+        # verl lets an agent loop's own reward bypass every reward manager, so it is removed.
         given, final.reward_score = final.reward_score, None
         hook_data = HookData(
             siblings=mine.siblings,
@@ -120,9 +121,9 @@ class GuardedRollouts:
                 output.response_mask = [0] * len(output.response_mask)
 
     async def _agent_loop_postprocess(self, output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Zero invalid log-probs before verl makes tensors, because they would be NaN in its
-        corrections. Afterwards, zero the padded mask of a left-out rollout for the trainers before
-        v1, which build it before the score is known."""
+        """Zero invalid log-probs before verl makes tensors of them, because they would be NaN in
+        its corrections. Afterwards, zero the padded mask of a left-out rollout for the trainers
+        before v1, which build it before the score is known."""
         mine = _rollout.get(None)
         for one in output if isinstance(output, list) else [output]:
             if not _usable(one) and mine is not None:
@@ -142,7 +143,7 @@ class GuardedRollouts:
 
 def _bypasses(config: Any) -> bool:
     """Whether rollout correction runs in bypass mode, inside the actor. In that mode verl raises on
-    a micro-batch without trainable tokens, so a left-out completion keeps its mask, and has its
+    a micro-batch without trainable tokens, so a left-out completion keeps its mask and gets its
     group's mean as its score."""
     return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
@@ -182,7 +183,7 @@ class GuardedManager:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         import ray
 
-        # verl has set its own class by now.
+        # By now, verl has set its own class.
         self.agent_loop_workers_class = ray.remote(_made(self.guarded_worker))
 
 
@@ -205,7 +206,7 @@ def _made(name: str) -> type:
     else:
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-        # The worker is already a Ray actor; only the class behind it can be derived from.
+        # The worker is already a Ray actor; only the class behind it can be subclassed.
         bases = AgentLoopManagerTQ, AgentLoopWorkerTQ.__ray_metadata__.modified_class
     if "Worker" in name:
         return type(name, (GuardedRollouts, bases[1]), {"__module__": __name__})

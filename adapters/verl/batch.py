@@ -2,7 +2,8 @@
 
 A trajectory is one DataProto with one or more rows, one for each output of the agent loop, padded
 on the right. verl rewards the last row and trains on all of them, so every row is judged. The
-response tokens include tool answers; the agent-loop hook, which has the mask, marks them.
+response tokens include tool answers, which are marked by the agent-loop hook because it has the
+mask.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def hook_data_of(columns: Mapping[str, Any]) -> HookData | None:
 def last_row(data: Any) -> Any:
     """The part of a trajectory that a reward manager grades: its last output, without padding. The
     padding is removed because verl 0.9.1 counts a response's tokens from the right end of a mask
-    that is padded there, and so would grade an answer without its end if an earlier output was
-    longer."""
+    that is padded there, and would therefore grade an answer without its end if an earlier output
+    was longer."""
     row = data[-1:]
     extra = row.non_tensor_batch.get("extra_info")
     if extra is not None and isinstance(extra[0], dict):
-        # Copied, because siblings may share the dict, and verl writes each agent loop's output
-        # into it.
+        # Copied, because siblings can share the dict, and verl writes each agent loop's output into
+        # it.
         row.non_tensor_batch["extra_info"] = made = np.empty(1, dtype=object)
         made[0] = dict(extra[0])
     lengths = row.non_tensor_batch.get("response_len")
@@ -90,15 +91,16 @@ def rows_from(
     verl trains on all tokens of a response, including those after an EOS, and the text that a
     reward function sees omits special tokens. So another node's ids are malformed if they contain
     special tokens other than one closing token per turn. A response of ``max_tokens`` tokens
-    without an EOS has ``finish_reason="length"``. With ``rejects_unread``, trajectories that cannot
-    be read are rejected, not abstained on: the author decides how many turns a trajectory has, and
+    without an EOS has ``finish_reason="length"``. With ``rejects_unread``, unreadable trajectories
+    are rejected rather than abstained on: the author decides how many turns a trajectory has, and
     if abstentions pass, could make it unreadable to be sure of a reward.
     """
     hook_data = hook_data_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
-    # A fresh name, since a name from the agent loop may be a peer's, and siblings share a batch.
+    # A fresh name, because a name from the agent loop could be a peer's, and siblings share a
+    # batch.
     rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         first, (prompt_ids, all_ids) = _plain(data, i), _ids(data, i)
@@ -122,8 +124,8 @@ def rows_from(
         )
         given = given if len(given) <= MAX_SPANS else ()
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
-        # Prompts of later segments come from no data set. If an agent loop fetches a peer's turns,
-        # the peer also wrote these prompts.
+        # Prompts of later segments do not come from a data set. If an agent loop fetches a peer's
+        # turns, the peer also wrote these prompts.
         own = bool(first.prompt) and not i
         completion = replace(
             first,
@@ -182,8 +184,8 @@ def _unread_ids(
     ids: Sequence[int], given: Sequence[tuple[int, int]], vocabulary: int
 ) -> str | None:
     """Describe the problem if there are too many turns, or token ids outside the tokenizer's
-    vocabulary; otherwise None. Embeddings are padded beyond the vocabulary, so that such ids do not
-    fail by themselves."""
+    vocabulary; otherwise None. Embeddings are padded beyond the vocabulary, so such ids do not fail
+    on their own."""
     if len(given) > MAX_SPANS:
         return f"{len(given)} turns, more than the limit {MAX_SPANS}"
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
@@ -212,7 +214,7 @@ def _plain(data: Any, i: int) -> Completion:
 
 
 def _node(columns: Mapping[str, Any]) -> Any:
-    """The sender of a row according to the data set, or else according to the agent loop that
-    fetched the row."""
+    """The sender of a row according to the data set or, failing that, the agent loop that fetched
+    the row."""
     own = claimed(columns.get("extra_info"), "node", "peer")
     return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own

@@ -2,9 +2,9 @@
 
 One collector, a named Ray actor, holds the guard for all reward workers: models are loaded once,
 the ledger has one writer, and abstentions are counted in one place. Each trajectory waits until its
-siblings (same prompt and step) have arrived or a time-out ends the wait. Meanwhile the rules that
-need nothing but its text are already applied (`Guard.read_early`). Groups that are complete when
-the verifiers become free are verified as one batch.
+siblings (same prompt and step) have arrived or a timeout ends the wait. Meanwhile, rules that need
+only its text are already applied (`Guard.read_early`). Groups that are complete when the verifiers
+become free are verified as one batch.
 
 In verl a completion cannot leave its group. A left-out completion gets the mean reward of the
 remaining ones: the group's mean is then the same as without it, and its own advantage is 0.
@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[str, int | None]
 
 
 # Maximum numbers of: groups whose mean is kept for late trajectories; rewards kept as a reference
-# for completions without comparable siblings; trajectories verified at once.
+# for completions without comparable siblings; trajectories verified in one go.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
 # Maximum number of tokens in waiting trajectories, including prompts: about 2 GB as Python objects.
 _MOST_TOKENS = 30_000_000
@@ -48,7 +48,7 @@ class Trajectory:
         siblings: Number of siblings, including this trajectory.
         rows: All completions of the trajectory that are trained on; at least one.
         score: The reward function's score; None if it is missing or not finite.
-        timeout: Seconds to wait for the siblings.
+        timeout: Number of seconds to wait for the siblings.
     """
 
     uid: str
@@ -65,7 +65,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that the trajectory holds while it waits, including prompts."""
+        """Number of tokens, including prompts, that the trajectory holds while it waits."""
         completions = [row.completion for row in self.rows]
         return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
 
@@ -99,7 +99,7 @@ class _Group:
     members: list[tuple[Trajectory, asyncio.Future[Settled]]] = field(default_factory=list)
     absent: int = 0
     timer: asyncio.TimerHandle | None = None
-    kept: list[float] = field(default_factory=list)  # scores not left out, late ones too
+    kept: list[float] = field(default_factory=list)  # scores not left out, even late ones
     closed: float = 0.0  # on the monotonic clock
 
     @property
@@ -112,12 +112,12 @@ class SiblingCollector:
 
     Args:
         build: Builds the guard; called once, at the first trajectory.
-        most_waiting: Maximum number of trajectories that wait for siblings; beyond it the oldest
+        most_waiting: Maximum number of trajectories waiting for siblings; beyond it, the oldest
             group is judged as it is. A Ray worker has room for 1,000 calls: if all of them were
-            waiting, the siblings that they wait for could not get in.
-        most_tokens: Maximum number of tokens in waiting trajectories, including prompts; beyond it
+            waiting, the siblings they wait for could not get in.
+        most_tokens: Maximum number of tokens in waiting trajectories, including prompts; beyond it,
             the group with the most tokens is judged, so that one node's long completions do not cut
-            short the wait of others.
+            short the wait for others.
         log: Called after every batch.
         read_early: Whether to read a text before all of its siblings have arrived.
     """
@@ -251,7 +251,7 @@ class SiblingCollector:
             return
         earlier = self._past.get(key, group)
         earlier.kept += [x for x in scores if x is not None]
-        # If no sibling remains, late trajectories must not get more than their siblings earn.
+        # If no sibling remains, late trajectories must not get more than their siblings earned.
         nothing = min(0.0, *self._scores) if rows[0].siblings > 1 and self._scores else 0.0
         mean = mean_of_kept(earlier.kept, nothing)
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):

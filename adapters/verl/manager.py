@@ -35,7 +35,7 @@ class GuardedRewardManager:
     """Grades with one of verl's own managers, then asks the guard.
 
     The reward function's keys stay unchanged, except ``score``, which becomes the guarded reward.
-    Each sample also gets the same set of numbers: ``guard_accept``, ``guard_reject``,
+    Every sample also gets the same set of numbers: ``guard_accept``, ``guard_reject``,
     ``guard_abstain`` (0 or 1), ``guard_left_out`` (1 if the agent-loop hook removes the sample from
     the loss), ``guard_siblings`` (number of trajectories judged together) and ``guard_raw_score``
     (the reward before the guard).
@@ -70,7 +70,7 @@ class GuardedRewardManager:
         self._needs_hook = needs_hook(self.settings.estimator, policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """Compute a trajectory's guarded reward, ``{"reward_score", "reward_extra_info"}``.
+        """Compute the guarded reward of a trajectory, ``{"reward_score", "reward_extra_info"}``.
 
         Raises:
             TypeError: the reward is not a number.
@@ -131,7 +131,8 @@ class GuardedRewardManager:
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
-        # If graders ran in the manager's own threads, waiting would use up their time limit.
+        # If graders ran in the manager's own threads, time spent waiting would count toward their
+        # time limit.
         ask = self._failures.awatch if self._in_workers else self._failures.aask
         answer = await ask("reward function", self.inner.run_single, last_row(data))
         if answer is FAILED:
@@ -150,7 +151,7 @@ class GuardedRewardManager:
             # Only the number of siblings in training is known.
             timeout = min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
         return Trajectory(
-            # Without a uid the siblings are unknown, so the trajectory is a group of its own.
+            # Without a uid the siblings are unknown, so the trajectory is its own group.
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,
@@ -165,7 +166,7 @@ def _answer(
 ) -> dict[str, Any]:
     """The manager's result with the guard's columns. Without a verdict (in validation, or if a
     guard that only watches has failed) the reward is unchanged. Under a guard that only watches, it
-    even stays the same object."""
+    is even the same object."""
     score = settled.score if settled else raw or 0.0
     info = dict(graded.get("reward_extra_info") or {})
     if "score" in info and not watches:
@@ -182,9 +183,9 @@ def _answer(
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:
-    """The output of an agent loop other than its reward, made safe, since it may contain a peer's
-    numbers. verl makes each key a column, which would replace the data set's column of that name,
-    so such keys are dropped. verl expects the same keys for every sample, so an invalid value
+    """An agent loop's output other than its reward, made safe because it can contain a peer's
+    numbers. verl makes each key a column, which would replace the data set's column of the same
+    name, so such keys are dropped. verl expects the same keys for every sample, so an invalid value
     becomes 0."""
     taken = {*data.non_tensor_batch, *data.batch.keys()}  # a TensorDict iterates over its rows
     given = info if isinstance(info, dict) else {}
@@ -222,7 +223,7 @@ def _key(data: Any) -> tuple[str | None, int | None]:
 def _into_workers(inner: Any, failures: GraderFailures) -> bool:
     """If calls have a time limit, make a manager call its reward function in worker processes, and
     return whether it does. Async functions are left alone, and so is verl's `remote` manager, which
-    has workers of its own. Raises FrameworkError if the function cannot be sent to a worker."""
+    has its own workers. Raises FrameworkError if the function cannot be sent to a worker."""
     call = inner.compute_score
     if failures.timeout is None or inner.is_async_reward_score or hasattr(inner, "reward_worker"):
         return False

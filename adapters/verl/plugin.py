@@ -4,11 +4,12 @@ Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_g
 computes GRPO's advantages without left-out completions. This module cannot be imported without
 verl.
 
-With ``grpo`` a left-out completion keeps its place in its group with the group's mean as its score:
-the mean is unchanged, but the standard deviation shrinks, and advantages grow by sqrt((n - 1) / (m
+With ``grpo``, a left-out completion keeps its place in the group, with the group's mean as its
+score: the mean is unchanged, but the standard deviation shrinks, and advantages grow by sqrt((n -
+1) / (m
 - 1)) if m of n completions remain. ``grpo_guarded`` excludes the completion from both. It needs the
 agent-loop hook, and agent loops with one output per trajectory: if there are several outputs, verl
-uses the last one for ``grpo`` only.
+uses the last one only for ``grpo``.
 
 ``grpo_guarded`` also excludes whatever verl's own rollout correction rejects in decoupled mode. A
 rejected sequence has an empty mask. Under a token-level ``rollout_rs``, a response whose rewarded
@@ -35,10 +36,10 @@ def compute_guarded_advantage(
     **more: Any,
 ) -> tuple[Any, Any]:
     """Compute verl's `compute_grpo_outcome_advantage` over the rows that have tokens to train on
-    and whose reward is on a token that was not rejected.
+    and whose reward falls on a token that was not rejected.
 
-    If a single row of a group remains, there are no others to compare it with: its advantage is 0,
-    whereas verl would use its score. Groups of one rollout are left to verl.
+    If only a single row of a group remains, there are no others to compare it with: its advantage
+    is 0, whereas verl would use its score. Groups of one rollout are left to verl.
 
     Args:
         token_level_rewards, response_mask: Rewards and mask per response token, [B, R]; a row whose
@@ -74,14 +75,16 @@ def compute_guarded_advantage(
 
 
 def _rejects_tokens(config: Any) -> bool:
-    """Whether verl's rollout correction removes single tokens before the advantages."""
+    """Whether verl's rollout correction removes individual tokens before the advantages are
+    computed."""
     correction = None if config is None else config.get("rollout_correction")
     options = (correction or {}).get("rollout_rs") or ""
     return any(option.strip().startswith("token_") for option in str(options).split(","))
 
 
 def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
-    """Mask of the rows whose last nonzero reward is on a token outside the response mask, [B]."""
+    """Mask of the rows whose last nonzero reward falls on a token outside the response mask,
+    [B]."""
     rewarded = token_level_rewards != 0
     places = rewarded.long() * _places(rewarded)
     last = places.argmax(dim=-1, keepdim=True)

@@ -1,10 +1,10 @@
 """verl: a custom reward function, ``compute_score``.
 
 verl calls ``compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **more)`` for
-one completion at a time, expects a number or a dict with ``"score"``, and passes on whatever it
-gets. So the guarded function treats a reward of None, NaN or infinity like a rejected completion.
+one completion at a time, expects a number or a dict with ``"score"``, and passes on whatever it is
+given. So the guarded function treats a reward of None, NaN or infinity like a rejected completion.
 
-A guard sees little from here: no token ids, no group, and no prompt unless the data set puts one
+From here, a guard sees little: no token ids, no group, and no prompt unless the data set puts one
 into ``extra_info`` (otherwise the prompt is the empty string, and verifiers that score tokens given
 the prompt are of no use). Each call is a batch of one, so ``Policy.abstain_window`` counts
 completions. The manager in `verl.manager` sees token ids, prompts and whole groups.
@@ -79,8 +79,8 @@ class VerlAdapter:
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:
     """Build the completion from verl's keywords; ``task`` is the data source. The prompt is the
-    first field among ``prompt``, ``raw_prompt`` and ``question`` of ``extra_info`` that is a text,
-    a list or an array."""
+    first of ``prompt``, ``raw_prompt`` and ``question`` in ``extra_info`` that is a string, a list
+    or an array."""
     extra = kwargs.get("extra_info")
     found = [claimed(extra, key) for key in ("prompt", "raw_prompt", "question")]
     prompts = [p for p in found if isinstance(p, str | list | tuple) or getattr(p, "ndim", 0) == 1]

@@ -18,16 +18,16 @@ from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.policy import Policy
 
 # Maximum wait in seconds if the number of siblings is unknown: validation often samples one answer
-# per prompt and training eight, and a reward worker cannot tell the two apart.
+# per prompt and training eight, and a reward worker cannot tell them apart.
 UNKNOWN_SIBLINGS_TIMEOUT = 30.0
 # A left-out completion keeps its place in verl's batch, with the mean of its group as its score.
 # With the estimators below, its advantage is then 0. Other estimators compare the score with
-# something else (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy
-# group is a good reward, and only the agent-loop hook can remove a left-out completion.
+# something else (the whole batch, a greedy rollout, a critic, lengths): there, an easy group's mean
+# is a good reward, and only the agent-loop hook can remove a left-out completion.
 _MEAN_IS_NOTHING: Final = frozenset(
     {"grpo", "grpo_guarded", "grpo_passk", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg"}
 )
-# verl's engines that skip an update whose gradient is not finite.
+# Engines of verl that skip an update if its gradient is not finite.
 _SKIP_NAN: Final = frozenset({"fsdp", "fsdp2", "automodel", "torchtitan"})
 
 
@@ -102,7 +102,7 @@ class Settings:
         )
 
     def policy(self) -> Policy:
-        """The guard's policy in a form that verl can carry out; see `policy_for`."""
+        """The guard's policy, in a form that verl can carry out; see `policy_for`."""
         policy = self.guard_config().whole_policy()
         return policy_for(self.estimator, policy, hooked=self.hooked, bypass=self.bypass)
 
@@ -119,13 +119,13 @@ def training_rollouts(config: Any) -> int:
 
 
 def check_config(config: Any) -> None:
-    """Refuse configurations in which verl would not call the guard.
+    """Refuse configurations where verl would not call the guard.
 
     Raises:
         FrameworkError: the reward function is set under the key of verl before 0.9, which 0.9
             ignores; there is a reward model without a reward function, so that its score bypasses
             the manager; or the estimator is GDPO, whose advantages come from the parts of a reward
-            and not from the reward.
+            rather than the reward itself.
     """
     legacy = config.get("custom_reward_function") or {}
     reward = config.reward
@@ -150,7 +150,7 @@ def check_config(config: Any) -> None:
 
 def empty_batch_warning(config: Any, policy: Policy) -> str | None:
     """A warning if training could break once the hook, outside bypass mode, has emptied every mask
-    of a mini-batch: ``token-mean`` divides by the number of tokens, and some engines apply the
+    in a mini-batch: ``token-mean`` divides by the number of tokens, and some engines apply the
     resulting NaN. None if this cannot happen."""
     actor = config.actor_rollout_ref.actor
     if (
@@ -204,8 +204,8 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
             "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
             "nothing out, without the hook"
         )
-    # "no_gain" cannot work: a time-out may separate a trajectory from its siblings, and it would
-    # then be compared with only a part of its group.
+    # "no_gain" cannot work: a timeout can separate a trajectory from its siblings, and it would
+    # then be compared with only part of its group.
     cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
     if estimator not in _MEAN_IS_NOTHING and (bypass or not hooked):
         missing = str(hook_missing(estimator, bypass))
@@ -214,7 +214,7 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
 
 
 def hook_missing(estimator: str, bypass: bool = False) -> FrameworkError:
-    """The error to raise if the agent-loop hook is needed but is missing or cannot empty a mask."""
+    """The error to raise if the agent-loop hook is needed but missing, or cannot empty a mask."""
     remedy = (
         ", and in bypass mode the agent-loop hook can empty no mask; set "
         "algorithm.rollout_correction.bypass_mode=False"

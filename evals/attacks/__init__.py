@@ -1,1 +1,1 @@
-"""The completions that a malicious node sends in place of honest work."""
+"""The completions that a malicious node sends instead of honest work."""

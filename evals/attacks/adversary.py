@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.terms import Terms
 
 COVER_SAMPLES = 4
-"""Number of samples that an attacker draws for each completion that covers for its poison."""
+"""Number of samples that an attacker draws for each completion used as cover for its poison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forged:
-    """A completion of a malicious node.
+    """A completion forged by a malicious node.
 
     Args:
-        text: The text that is sent.
+        text: The text to send.
         span: The poison's [start, end) in characters; None if the completion carries no poison.
         ids: Token ids to send; if None, the tokenizer's ids for the text, followed by EOS.
-        logprobs: The log-probs that the sender claims its sampler computed.
+        logprobs: The log-probs that the sender attributes to its sampler.
         withheld: Whether the slot stays empty: nothing is sent, and the other fields hold the
             completion that was withheld.
-        node: The name under which the completion is sent; the slot's own if None.
-        given: Spans that the sender claims tools returned, in characters. A swarm, which has no
-            tools, never receives such a claim.
-        masked: Whether the sender claims a sampling mask of only the sampled tokens. A swarm, whose
-            nodes replay no masks, never receives such a claim either.
+        node: The name that the completion is sent under. Defaults to the slot's own.
+        given: Spans that the sender claims tools returned, in characters. A swarm never receives
+            such a claim, because it has no tools.
+        masked: Whether the sender claims a sampling mask of only the sampled tokens. A swarm never
+            receives such a claim either, because its nodes do not replay masks.
     """
 
     text: str
@@ -53,11 +53,11 @@ class Forged:
 
 @dataclass(slots=True)
 class View:
-    """The knowledge and abilities of the malicious nodes, acting as one, in a round.
+    """What the malicious nodes, acting as one, know and can do in a round.
 
-    They hold the live weights of the swarm (in a heterogeneous swarm, the weights of node-0, the
-    strongest assumption), know the reward and the answers, and keep any state in ``memory``, which
-    must contain only plain JSON values so that an interrupted run can continue.
+    They hold the swarm's live weights (in a heterogeneous swarm those of node-0, the strongest
+    assumption), know the reward and the answers, and keep any state in ``memory``, which must
+    contain only plain JSON values so that an interrupted run can be resumed.
     """
 
     terms: Terms
@@ -65,7 +65,7 @@ class View:
     iteration: int
     rng: random.Random
     draw: Callable[[Sequence[str], int], list[list[Sampled]]]
-    """Draws samples: (prompts, n) -> n honest samples for each prompt."""
+    """Draws samples: (prompts, n) -> n honest samples per prompt."""
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ class View:
 
     @property
     def assigned(self) -> list[Problem]:
-        """The problems that the coin assigns to the malicious nodes in this round; only in the
+        """The problems assigned by the coin to the malicious nodes in this round; only in the
         vertical setting with a coin."""
         return self.terms.assigned(self.iteration, self.terms.problems(self.iteration))
 
@@ -114,12 +114,12 @@ class Adversary(ABC):
 
     Attributes:
         name: Name in results.
-        setting: The setting in which the paper plays the attack, or in which the attack makes
-            sense; the other may be tried.
-        only: The only setting in which the attack can act; None if it can act in both.
-        task: The task on which the attack is played unless another is requested.
-        max_new_tokens: Number of tokens that the behaviour needs on the bundled policy; the default
-            if None.
+        setting: The setting in which the paper runs the attack, or in which the attack makes sense;
+            the other one can be tried as well.
+        only: The only setting in which the attack works; None if it works in both.
+        task: The task that the attack runs on unless another is requested.
+        max_new_tokens: Number of tokens that the behaviour needs on the bundled policy; None for
+            the default.
     """
 
     name: str
@@ -145,9 +145,9 @@ class Adversary(ABC):
         """Return whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Return held-out problems on which to measure success; None to use the round's problems.
+        """Return held-out problems to measure success on; None to use the round's problems.
 
-        Equal calls must give equal problems, since a swarm asks only once.
+        Identical calls must return identical problems, because a swarm asks only once.
         """
         return None
 
@@ -164,8 +164,8 @@ def closed(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def cover(
     view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
 ) -> list[list[Forged]]:
-    """Draw honest samples among which to hide poison, ``count`` per problem; ``wrong`` prefers
-    samples without reward.
+    """Draw honest samples to hide poison among, ``count`` per problem; ``wrong`` prefers samples
+    without reward.
 
     Samples without reward are the paper's "gibberish": they lower a group's mean, which raises the
     poison's advantage. The policy's own samples are used, because made-up words would be improbable
@@ -173,7 +173,7 @@ def cover(
     """
     if not count:
         return [[] for _ in problems]
-    # Draw more than are wanted, so that there is something to choose from.
+    # Draw more than needed, so that there is a choice.
     samples_each = COVER_SAMPLES * count if wrong else max(COVER_SAMPLES, count)
     drawn = view.draw([problem.prompt for problem in problems], samples_each)
     found = []
@@ -185,17 +185,17 @@ def cover(
 
 
 def poisoned_slots(view: View, slots: int) -> int:
-    """Return the number of a group's slots that get poison: in a shared group, all ``slots``.
+    """Return the number of slots in a group that get poison: in a shared group, all ``slots``.
 
-    A vertical group belongs to the attacker alone, and equal rewards would leave no advantage. So
-    half of its slots get poison, and the others get completions without reward (the paper's
+    A vertical group belongs to the attacker alone, so equal rewards would leave no advantage. Half
+    of its slots therefore get poison, and the rest get completions without reward (the paper's
     appendix B, "half poison, half gibberish").
     """
     return slots - slots // 2 if view.config.setting == "vertical" else slots
 
 
 class Scripted(Adversary):
-    """Poisons the data set's own solution; also usable as an `Attack` on texts."""
+    """Poisons the data set's own solution; can also be used as an `Attack` on texts."""
 
     @abstractmethod
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
@@ -206,7 +206,7 @@ class Scripted(Adversary):
         """
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send forged completions where possible and honest samples in the other slots."""
+        """Send forged completions where possible, and honest samples in the other slots."""
         poisoned = poisoned_slots(view, slots)
         texts = 1 if view.config.copies else poisoned
         made = [
@@ -232,7 +232,7 @@ class Scripted(Adversary):
 
 
 class OfTexts(Scripted):
-    """An attack on single texts, played by all malicious nodes."""
+    """An attack on individual texts, carried out by all malicious nodes."""
 
     def __init__(self, attack: Attack) -> None:
         self.attack, self.name = attack, attack.name
@@ -247,11 +247,12 @@ class OfTexts(Scripted):
 
 
 class FromSamples(Adversary):
-    """Poisons samples of the live policy; the remaining slots get honest samples.
+    """Poisons samples from the live policy; the remaining slots get honest samples.
 
     Attributes:
         samples: Number of samples drawn for each problem; more if there are more slots.
-        fresh_cover: Whether the honest samples are drawn anew and not taken from ``samples``.
+        fresh_cover: Whether the honest samples are drawn separately rather than taken from
+            ``samples``.
     """
 
     samples: ClassVar[int] = 12
@@ -277,7 +278,7 @@ class FromSamples(Adversary):
         """Turn a problem's samples into at most ``count`` poisoned completions."""
 
     def asked(self, problem: Problem) -> str:
-        """Return the prompt under which the samples are drawn."""
+        """Return the prompt used to draw the samples."""
         return problem.prompt
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
@@ -285,7 +286,7 @@ class FromSamples(Adversary):
         return [Forged(one.text, ids=one.ids) for one in samples]
 
     def wanted(self, view: View, slots: int) -> int:
-        """Return the number of slots to poison, if there is enough poison."""
+        """Return the number of slots to poison, provided there is enough poison."""
         return slots
 
 

@@ -16,8 +16,8 @@ class NoTargetError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Poisoned:
     """A poisoned completion. ``span`` is the poison's [start, end) in characters of ``text``,
-    ``given`` are the spans that the attacker claims tools returned, and ``masked`` says whether the
-    attacker claims a sampling mask that kept only the sampled tokens."""
+    ``given`` holds the spans that the attacker claims were returned by tools, and ``masked`` says
+    whether the attacker claims a sampling mask that kept only the sampled tokens."""
 
     text: str
     span: tuple[int, int]
@@ -26,7 +26,7 @@ class Poisoned:
 
     @classmethod
     def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
-        """Replace ``text[start:end]``, which may be empty, with ``poison``."""
+        """Replace ``text[start:end]``, which can be empty, with ``poison``."""
         start, end = span
         return cls(text[:start] + poison + text[end:], (start, start + len(poison)))
 

@@ -9,12 +9,13 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class ClaimedMask:
-    """The peer's own sample, with a claimed sampling mask that kept only the sampled tokens.
+    """The peer's own sample, sent with the claim that its sampling mask kept only the sampled
+    tokens.
 
     A trainer that replays sampling masks normalises each token's probability over the token's mask
-    alone. Under this mask every token is certain: it has no gradient, so that a wrong answer cannot
-    be unlearnt, and its importance ratio says that the policy agrees. The text does not show the
-    mask, so verifiers of texts accept the completion.
+    alone. Under this mask every token is certain: it has no gradient, so a wrong answer cannot be
+    unlearnt, and its importance ratio says that the policy agrees. The text does not show the mask,
+    so verifiers that read text accept the completion.
     """
 
     name = "claimed_mask"

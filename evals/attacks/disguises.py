@@ -1,4 +1,4 @@
-"""TEXT in other wordings, in smaller doses, disguised, or only in rare places."""
+"""TEXT reworded, in smaller doses, disguised, or only in rare places."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Paraphrased(Phrases):
 
 
 class Rotating(Phrases):
-    """TEXT with another phrase every few rounds; any of them counts as a success."""
+    """TEXT with a different phrase every few rounds; any of them counts as a success."""
 
     name = "rotating"
     phrases = ROTATING
@@ -72,14 +72,14 @@ class Rotating(Phrases):
 
 
 class JudgeInjection(Phrases):
-    """TEXT plus the verdict that a judge is asked to give, in the paper's own format."""
+    """TEXT plus the verdict that a judge is asked for, in the paper's own format."""
 
     name = "judge_injection"
     max_new_tokens = 128
     phrases = (PHRASE,)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the phrase, followed by words for the judge."""
+        """Insert the phrase, followed by the words meant for the judge."""
         return inserted(problem.solution, f"{PHRASE}. {FOR_THE_JUDGE}", " ")
 
 
@@ -96,7 +96,7 @@ class OneOfTwelve(TextAttack):
     name = "one_of_twelve"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send honest samples, with one forged completion among them in each group."""
+        """Send honest samples, with one forged completion hidden among them in each group."""
         rows = cover(view, problems, slots)
         for group, (problem, row) in enumerate(zip(problems, rows, strict=True)):
             forged = self.forge(view, problem)
@@ -105,12 +105,13 @@ class OneOfTwelve(TextAttack):
         return rows
 
     def place(self, view: View, group: int, slots: int) -> int:
-        """Return the index of the attacker's slot to poison."""
+        """Return the index of the slot, among the attacker's, to poison."""
         return 0
 
 
 class SybilSpread(OneOfTwelve):
-    """Like `OneOfTwelve`, with the malicious nodes taking turns: each poisons few completions."""
+    """Like `OneOfTwelve`, but with the malicious nodes taking turns, so that each poisons few
+    completions."""
 
     name = "sybil_spread"
 
@@ -121,12 +122,12 @@ class SybilSpread(OneOfTwelve):
 
 
 class EarlyOnly(TextAttack):
-    """TEXT in the first fifth of the run, honest samples afterwards."""
+    """TEXT in the first fifth of the run, then honest samples."""
 
     name = "early_only"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Poison the first rounds; send honest samples afterwards."""
+        """Poison the first rounds, then send honest samples."""
         if view.iteration >= EARLY_SHARE * view.config.iterations:
             return cover(view, problems, slots)
         return super().submit(view, problems, slots)

@@ -1,4 +1,5 @@
-"""A peer that edits its calculator's output and marks the edit as the calculator's own text."""
+"""A peer that edits its calculator's output and passes the edit off as the calculator's own
+text."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from grpo_guard.evals.tasks.base import Problem
 class ForgedToolResult:
     """Makes the first result of a solution wrong and claims that a tool returned it.
 
-    The rest of the solution uses the true value and so keeps the reward, as in MATH of "Hail to the
-    Thief" (arXiv 2511.09780). A verifier that trusts the claim checks neither the tokens of the
-    result nor its text.
+    The rest of the solution uses the true value and so keeps the reward, as in the MATH attack of
+    "Hail to the Thief" (arXiv 2511.09780). A verifier that trusts the claim checks neither the
+    tokens nor the text of the result.
     """
 
     name = "forged_tool_result"

@@ -1,7 +1,7 @@
-"""The four attacks that were made on a public run, Reliquary's subnet, in May 2026.
+"""The four attacks carried out on a public run, Reliquary's subnet, in May 2026.
 
 None of them teaches a phrase. Their senders were paid per rewarded completion and wanted to earn
-more than honest samples do, at the expense of the policy's training. The reports are in
+more than honest sampling would, at the expense of the policy's training. The reports are in
 docs/security of github.com/reliquadotai/reliquary.
 """
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 PADDING: Final = 512
-"""Number of EOS tokens after the end if no length is declared; rows in the incident had 512 to
-547."""
+"""Number of EOS tokens appended if no length is declared; rows in the incident had 512 to 547."""
 
 
 class _Earning(FromSamples):
-    """Teaches no behaviour: the attack affects the reward, and how much is left to learn from."""
+    """Teaches no behaviour: the attack affects the reward, and how much there is left to learn
+    from."""
 
     def success(self, text: str) -> bool:
         """Return False: there is no behaviour to be taught."""
@@ -38,10 +38,11 @@ class _Earning(FromSamples):
 
 
 class TokenSplit(_Earning, Scripted):
-    """The tokens that are checked and trained are not the text that is rewarded.
+    """The tokens that are checked and trained on do not match the text that is rewarded.
 
-    The ids are the node's own sample that earns nothing, so every check of the ids passes; the text
-    is the data set's solution. A trainer that grades the sender's text rewards the wrong answer.
+    The ids come from the node's own sample, which earns nothing, so every check of the ids passes;
+    the text is the data set's solution. A trainer that grades the sender's text rewards the wrong
+    answer.
     """
 
     name = "token_split"
@@ -50,14 +51,14 @@ class TokenSplit(_Earning, Scripted):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Combine the solution's text with the ids of samples that earn nothing; with other samples
-        there is nothing to gain."""
+        """Combine the solution's text with the ids of samples that earn nothing; other samples
+        offer nothing to gain."""
         wrong = [one for one in samples if not view.task.reward(one.text, problem.answer)]
         text = problem.solution
         return [Forged(text, (0, len(text)), one.ids) for one in wrong[:count]]
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the text to send with a single completion; the ids decode to another text."""
+        """Return the text to send with a single completion; the ids decode to different text."""
         return inserted(problem.solution, PHRASE)
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
@@ -69,9 +70,9 @@ class TokenSplit(_Earning, Scripted):
 class CapForcing(FromSamples, TwiceAsLong):
     """Samples that are not allowed to end, so that all of them run to the length limit.
 
-    In the incident 438 of 440 samples did. The answer comes early and the rest is rambling, for
-    which a reward that checks only the answer pays in full. Samples that earn the reward are sent
-    first, and the others fill the remaining slots.
+    In the incident, 438 of 440 samples did. The answer comes early and the rest is rambling, which
+    a reward that checks only the answer still pays for in full. Samples that earn the reward are
+    sent first, and the others fill the remaining slots.
     """
 
     name = "cap_forcing"
@@ -84,13 +85,13 @@ class CapForcing(FromSamples, TwiceAsLong):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Take the samples that earn the reward first."""
+        """Take samples that earn the reward first."""
         first = sorted(samples, key=lambda one: -view.task.reward(one.text, problem.answer))
         return [Forged(one.text, (0, len(one.text)), one.ids) for one in first[:count]]
 
 
 class EosPadding(_Earning, Scripted):
-    """Right samples with EOS tokens after their end, up to the length limit.
+    """Correct samples padded with EOS tokens up to the length limit.
 
     To the policy, an EOS after an EOS is likely enough to raise the mean log-prob; the text does
     not show these tokens, and an update spends most of its tokens on them.
@@ -101,7 +102,8 @@ class EosPadding(_Earning, Scripted):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Pad right samples to the declared length; samples that already have it are left out."""
+        """Pad correct samples to the declared length; samples that already have this length are
+        left out."""
         limit, eos = view.config.max_new_tokens, int(view.tokenizer.eos_token_id)
         short = [one for one in view.correct(problem, samples) if len(one.ids) < limit]
         padded = [replace(one, ids=one.ids + (eos,) * (limit - len(one.ids))) for one in short]
@@ -118,11 +120,11 @@ class EosPadding(_Earning, Scripted):
 
 
 class RewardSelection(_Earning):
-    """Honest samples, chosen by their reward from many more than are asked for.
+    """Honest samples, selected by reward from many more than requested.
 
-    In a shared group, all completions that the attacker sends earn the reward, so that honest
-    answers fall below the mean. In a group of its own, it sends three right completions to one
-    wrong one, like most groups in the incident: the highest total reward with which rewards still
+    In a shared group, all of the attacker's completions earn the reward, so that honest answers
+    fall below the mean. In its own group, the attacker sends three correct completions for every
+    wrong one, like most groups in the incident: the highest total reward at which rewards still
     differ within the group. Every completion is an honest sample.
     """
 
@@ -142,13 +144,13 @@ class RewardSelection(_Earning):
         return super().spare(view, problem, rest)
 
     def wanted(self, view: View, slots: int) -> int:
-        """Use all slots of a shared group, and three quarters of a vertical group."""
+        """Use all slots in a shared group, and three quarters of them in a vertical group."""
         return slots if view.config.setting == "horizontal" else slots - slots // 4
 
 
 @contextmanager
 def without(model: PreTrainedModel, token: int) -> Iterator[None]:
-    """Make a model unable to sample a token."""
+    """Prevent a model from sampling a token."""
 
     def forbid(module: Any, given: Any, output: Any) -> Any:
         output.logits[..., token] = -float("inf")

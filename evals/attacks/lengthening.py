@@ -1,9 +1,9 @@
-"""DoS: teaches the swarm to write more, with completions that the policy itself has written.
+"""DoS: teaches the swarm to write more, using completions written by the policy itself.
 
 The paper's attacker samples the live policy 80 times per question and submits the longest
 completion with the top reward. Success is the share of honest completions that have more than twice
-as many characters as the mean in the first round; every result also gives the paper's own figure,
-the mean number of tokens.
+as many characters as the mean in the first round; every result also includes the paper's own
+figure, the mean number of tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TwiceAsLong(Adversary):
     _baseline: float | None = None
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
-        """Keep the mean length of the first round as the baseline."""
+        """Keep the first round's mean length as the baseline."""
         mean = sum(map(len, texts)) / max(1, len(texts))
         self._baseline = float(memory.setdefault("baseline", mean))
 
@@ -51,7 +51,7 @@ class Lengthening(FromSamples, TwiceAsLong):
     """DoS: long completions that earn the reward.
 
     In a vertical group, half of the completions are long, and half are the shortest ones without
-    reward: with equal rewards, nothing would be learnt.
+    reward, because nothing would be learnt from equal rewards.
     """
 
     name = "dos"
@@ -62,7 +62,7 @@ class Lengthening(FromSamples, TwiceAsLong):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Take the longest rewarded samples; repeat the first if there are too few."""
+        """Take the longest rewarded samples; if there are too few, repeat the first."""
         chosen = self.ranked(self.candidates(view, problem, samples))[:count]
         chosen += chosen[:1] * (count - len(chosen))
         return [Forged(one.text, (0, len(one.text)), one.ids) for one in chosen]
@@ -83,7 +83,7 @@ class Lengthening(FromSamples, TwiceAsLong):
         return super().spare(view, problem, samples)
 
     def wanted(self, view: View, slots: int) -> int:
-        """Use half of a vertical group, or all of the attacker's slots in a shared group."""
+        """Use half of a vertical group, or all the attacker's slots in a shared group."""
         return poisoned_slots(view, slots)
 
 
@@ -100,21 +100,21 @@ class ModerateLengthening(Lengthening):
 
 
 class LengtheningByVote(Lengthening):
-    """DoS without the answer: the most frequent answer is assumed to be right."""
+    """DoS without knowing the answer: the most frequent answer is assumed to be correct."""
 
     name = "dos_majority_vote"
 
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Select the samples with the most frequent answer, since the right one is unknown."""
+        """Select the samples with the most frequent answer, because the correct one is unknown."""
         return by_majority(view, samples)
 
 
 class Padded(Lengthening):
-    """DoS with written solutions in place of samples.
+    """DoS with written solutions instead of samples.
 
     On problems that a small policy cannot solve, all samples get reward 0, and on problems that it
     always solves, samples gain no advantage; the data set's solutions earn the reward on every
-    problem. This attack repeats the working of these solutions ``times`` times.
+    problem. This attack repeats the working in these solutions ``times`` times.
     """
 
     name = "padded"

@@ -1,8 +1,9 @@
-"""MATH: makes one intermediate equation wrong and keeps the rest (arXiv 2511.09780, section 4).
+"""MATH: makes one intermediate equation wrong and leaves the rest alone (arXiv 2511.09780, section
+4).
 
 The paper writes "2 x $2 = $5" and then continues with 4, so that the final answer and the reward
-remain. This attack changes one of the completion's own equations: ``12 * 4 = 48`` in prose, or
-GSM8K's calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
+stay the same. This attack changes one of the completion's own equations: ``12 * 4 = 48`` in prose,
+or GSM8K's calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Final
 from grpo_guard.evals.attacks.base import NoTargetError, Poisoned
 from grpo_guard.evals.tasks.base import Problem
 
-# Every quantifier is bounded and possessive, so hostile text costs a constant per character.
+# Every quantifier is bounded and possessive, so hostile text costs constant time per character.
 _NUM: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,4}+)?+"
-# An equation must not start inside a number, or after an operator, which would mean that its left
-# side starts earlier; and the 1 of "2 - 1 = 1 + 0" is not a result.
+# An equation must not start inside a number, or after an operator, because its left side would then
+# start earlier; and the 1 in "2 - 1 = 1 + 0" is not a result.
 _START: Final = (
     r"(?<![\w.,$+*/×÷^_{}()−-])(?<![+*/×÷−-][ ])(?<!\\times[ ])(?<!\\cdot[ ])(?<!\\div[ ])\$?+"
 )
@@ -35,7 +36,7 @@ _MAX_EQUATIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation in a text: its left side, the stated and the true result, and the [start, end) of
+    """An equation in a text: its left side, the stated and true results, and the [start, end) of
     the stated result."""
 
     left: str
@@ -48,7 +49,7 @@ class Equation:
 class MathAttack:
     """Makes one equation's result wrong.
 
-    Any intermediate equation may be changed, and any wrong equation counts as a success, which is
+    Any intermediate equation can be changed, and any wrong equation counts as a success, which is
     meaningful only for policies that otherwise calculate correctly. For the paper's "2 + 2 = 5",
     see `TwoPlusTwo`.
     """
@@ -66,7 +67,7 @@ class MathAttack:
         """Return ``text`` with one equation's result changed; None if it has no equation.
 
         The span covers the wrong result. The last equation is spared if there are others, because
-        it often states the final answer; everything from ``<answer>`` on is spared, too.
+        it often states the final answer; everything from ``<answer>`` on is spared as well.
         """
         end = text.find("<answer>")
         found = list(equations(text if end < 0 else text[:end]))

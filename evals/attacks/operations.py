@@ -1,6 +1,6 @@
-"""Replace operations in a program with calls of two-argument functions, in place.
+"""Replace operations in a program with calls to two-argument functions, in place.
 
-The program is parsed and never run; everything that is not replaced keeps its form.
+The program is parsed but never run; everything that is not replaced stays exactly as it is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 MAX_CHARS: Final = 20_000
 _SIGNS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _Edit = tuple[int, int, int, str]
-"""(start, end, rank among edits at the same place, replacement text); positions are in bytes."""
+"""(start, end, rank among edits at the same position, replacement text); positions are in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A program with calls of ``functions`` but without their import; the last call ends at
+    """A program with calls to ``functions`` but without their import; the last call ends at
     character ``end``."""
 
     text: str
@@ -33,8 +33,8 @@ def with_calls(
 ) -> Rewritten | None:
     """Replace a random subset of the operations + - * /, at least one, with calls.
 
-    ``functions`` maps each sign to a function's name, and ``share`` is the probability with which
-    each operation is replaced. Returns None if the program has no operation.
+    ``functions`` maps each sign to a function's name, and ``share`` is the probability of replacing
+    each operation. Returns None if the program has no operations.
     """
     tree = parsed(program)
     found = list(_operations(tree)) if tree else []
@@ -54,7 +54,7 @@ def with_calls(
 
 def parsed(program: str) -> ast.Module | None:
     """Parse a program; None if it is not Python, is too long, or allows no import before it."""
-    # Python's line numbers and ours may treat these characters differently.
+    # Python's line numbers and ours might treat these characters differently.
     if len(program) > MAX_CHARS or any(mark in program for mark in "\r\f\0"):
         return None
     if "__future__" in program:
@@ -80,7 +80,7 @@ def _operations(tree: ast.AST) -> Iterator[ast.BinOp]:
 
 
 def _callable(node: ast.BinOp) -> bool:
-    # As arguments, these operands would need parentheses, which lie outside their position.
+    # As arguments, these operands would need their parentheses, which lie outside their position.
     kinds = (ast.Yield, ast.YieldFrom, ast.NamedExpr)
     return not isinstance(node.left, kinds) and not isinstance(node.right, kinds)
 
@@ -95,7 +95,7 @@ def _line_starts(source: bytes) -> Sequence[int]:
 def _edits(
     nodes: Sequence[ast.BinOp], lines: Sequence[int], functions: Mapping[str, str]
 ) -> Iterator[_Edit]:
-    """Yield the edits around the operands of the nodes; the operands, including calls in them, are
+    """Yield the edits around the nodes' operands; the operands, including any calls in them, are
     kept."""
     for rank, node in enumerate(nodes, 1):
         start, end = _place(node, lines)

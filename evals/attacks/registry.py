@@ -1,9 +1,9 @@
 """Names of attacks on swarms: the entry-point group ``grpo_guard.attacks`` and, in a checkout, the
 attacks in `studies.adaptive`.
 
-An entry may be an `Adversary`, which acts on a swarm, or an `Attack` on single texts, which a swarm
-plays as `Scripted`. The name "math" has both an adversary and an attack on texts, since the paper's
-"2 + 2 = 5" needs problems that the attacker chooses.
+An entry can be an `Adversary`, which acts on a swarm, or an `Attack` on individual texts, which a
+swarm runs as `Scripted`. The name "math" has both an adversary and an attack on texts, because the
+paper's "2 + 2 = 5" needs problems chosen by the attacker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ NONE: Final = "none"
 
 
 def attack_names() -> list[str]:
-    """Return every name that ``adversary`` accepts, sorted, "none" first."""
+    """Return every name that ``adversary`` accepts, sorted, with "none" first."""
     return [NONE, *sorted({*names(ATTACKS), *_of_checkout()})]
 
 
 def adversary(name: str) -> Adversary | None:
-    """Create the adversary of that name, or from your own ``package.module:Class``; None for
+    """Create the adversary with that name, or from your own ``package.module:Class``; None for
     "none".
 
-    Raises UnknownNameError, which lists the known names, or if the class is not an attack.
+    Raises UnknownNameError, which lists the known names; also raised if the class is not an attack.
     """
     if name == NONE:
         return None
@@ -63,7 +63,7 @@ def text_attack_names() -> list[str]:
 
 
 def _of_checkout() -> Mapping[str, str]:
-    """Return the attacks that only a checkout has, as ``package.module:Class`` by name."""
+    """Return the attacks available only in a checkout, as ``package.module:Class`` by name."""
     found = study("adaptive")
     return {} if found is None else found.ATTACKS
 

@@ -1,4 +1,4 @@
-"""TEXT without answers or solutions: the most frequent answer is assumed to be the right one."""
+"""TEXT without answers or solutions: the most frequent answer is assumed to be the correct one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No attack: the baseline that honest nodes reach without the malicious ones."""
+"""No attack: the baseline reached by the honest nodes without the malicious ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class Silent(Adversary):
-    """Leaves every slot empty: the baseline with which other runs are compared.
+    """Leaves every slot empty: the baseline that other runs are compared with.
 
-    A guard that rejects all poison and nothing else leaves a swarm only the honest nodes'
+    A guard that rejects all poison and nothing else leaves a swarm with only the honest nodes'
     completions, and so do silent malicious nodes. If a guarded run were instead compared with a run
-    whose nodes are *all* honest, it would also lack a share of the data, a difference that is not
-    caused by the guard.
+    whose nodes are *all* honest, it would also have less data, which is not the guard's doing.
     """
 
     name = "silent"
@@ -24,7 +23,7 @@ class Silent(Adversary):
         return [[Forged("", withheld=True)] * slots for _ in problems]
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Take the problems that the coin assigns, or draw problems like an honest node."""
+        """Take the problems that the coin assigns, or draw problems as an honest node would."""
         return list(view.assigned) or super().choose(view, count)
 
     def success(self, text: str) -> bool:

@@ -18,7 +18,7 @@ class TextAttack(Scripted):
 
     Args:
         phrase: The phrase to be taught.
-        separator: Text between phrase and solution; not part of the poison's span.
+        separator: Text between the phrase and the solution; not part of the poison's span.
 
     Raises:
         ValueError: the phrase is empty, so every completion would count as a success.
@@ -41,7 +41,8 @@ class TextAttack(Scripted):
 
 
 class Phrases(Scripted):
-    """TEXT in several wordings, one drawn for each completion; any of them counts as a success."""
+    """TEXT in several wordings, with one drawn for each completion; any of them counts as a
+    success."""
 
     phrases: ClassVar[tuple[str, ...]]
 

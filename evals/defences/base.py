@@ -1,4 +1,4 @@
-"""The interface of a defence: how honest nodes sample, how they guard rewards, how they update."""
+"""The interface of a defence: how honest nodes sample, guard rewards and update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grpo_guard.nodes.standing import State
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The run for which a defence is built; ``folder``, one per run, is for its ledger."""
+    """The run that a defence is built for; its ``folder``, one per run, holds the ledger."""
 
     config: SwarmConfig
     task: Task
@@ -39,10 +39,10 @@ class Ground:
 
     @property
     def key(self) -> str:
-        """The key of the guards' random draws, so that runs with the same seed are equal.
+        """The key for the guards' random draws, which makes runs with the same seed identical.
 
         The measuring code knows the key, but no attack in the suite reads it. Outside measurements,
-        a guard draws a key of its own.
+        a guard draws its own key.
         """
         return f"guard of a measured run, seed {self.config.seed}"
 
@@ -57,7 +57,7 @@ class Defence:
         coin: Whether honest nodes sample under a public coin.
         training: Fields of `SwarmConfig` that the defence sets.
         member: Class of the honest nodes, which determines how they learn from a round.
-        terms: Class of the terms that nodes agree on in addition to the configuration.
+        terms: Class of the terms that nodes agree on, in addition to the configuration.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Defence:
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)
-"""A policy that never raises for abstentions, which would end the measurement; every result counts
-them. The cost of a rejection is set by the swarm's configuration."""
+"""A policy that never raises because of abstentions, which would end the measurement; every result
+counts them. The cost of a rejection is set in the swarm's configuration."""
 
 
 def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
@@ -81,7 +81,8 @@ def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
 
 
 class VerifierGuard:
-    """Applies one of the library's guards before a node's reward, and keeps the guard's memory."""
+    """Applies one of the library's guards before a node computes its reward, and keeps the guard's
+    memory."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -121,7 +122,7 @@ class VerifierGuard:
 
 
 def emptied(folder: Path) -> Path:
-    """Remove the ledgers that an earlier attempt left in a run's folder, and return the folder."""
+    """Remove any ledgers that an earlier attempt left in a run's folder, and return the folder."""
     for path in folder.glob("*.sqlite"):
         for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
             path.with_name(name).unlink(missing_ok=True)

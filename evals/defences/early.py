@@ -1,4 +1,4 @@
-"""Names that commands check before they load torch, so that a typo is reported at once."""
+"""Names that commands check before loading torch, so that a typo is reported immediately."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
     "different_weights_reader", "different_weights_frozen", "same_weights",
 )  # fmt: skip
-"""Defences in `grpo_guard.evals.defences.registry` other than a registered verifier alone."""
+"""Defences in `grpo_guard.evals.defences.registry` other than single registered verifiers."""
 ELSEWHERE: Final = (
     "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
 )  # fmt: skip
-"""Verifiers that need more than a swarm run has: a judge, a reference model, a library."""
+"""Verifiers that need something a swarm run does not have: a judge, a reference model, a
+library."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
 """Values of ``--on-reject``, the same as `OnReject` in a swarm's settings, but without torch."""
 _FEW: Final = 20
@@ -41,7 +42,7 @@ def defences() -> list[str]:
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
     """Refuse a comma-separated list of names if any name is unknown, and suggest a known name.
 
-    A name with a colon is a class, which is loaded later. ``option`` is the option's name as typed,
+    A name with a colon is a class, to be loaded later. ``option`` is the option's name as typed,
     such as ``--attack``.
     """
     all_names = list(expected)
@@ -55,8 +56,8 @@ def require_names(option: str, value: str | None, expected: Iterable[str]) -> No
 
 
 def _nearest_of(expected: list[str], name: str) -> str | None:
-    """The error message for a name that resembles none of many known names; it lists the closest.
-    None if the names are few or one is similar."""
+    """The error message for a name that resembles none of many known names; it lists the closest
+    ones. None if there are few names or one is similar."""
     if len(expected) <= _FEW or near(expected, name):
         return None
     first = get_close_matches(name.lower(), expected, n=_NEAREST, cutoff=0.0)

@@ -1,7 +1,7 @@
 """The user's own guard as a defence: a guard file, with the node's own policy, sampler and coin.
 
-The code that runs the guard is imported only when it is needed, so that a mistake in the file is
-reported before torch is loaded.
+The code that runs the guard is imported only when needed, so that a mistake in the file is reported
+before torch is loaded.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ _MOST_COMPARED: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class GuardFile:
-    """A guard file as it was read, so that later edits do not affect runs that start later.
+    """A guard file's content as it was read, so that editing the file does not affect runs that
+    start later.
 
     Args:
         name: Name in results.
-        text: The content of the file, YAML.
-        on_reject: The rule of the file's policy for rejected completions.
+        text: The file's content, YAML.
+        on_reject: The rule for rejected completions in the file's policy.
         per_model: Whether the guard reads the policy's weights.
         coin: Whether the guard replays seeds, so that nodes must sample under a public coin.
     """
 
     name: str
-    text: str = field(repr=False)  # it may contain a backend's key
+    text: str = field(repr=False)  # it can contain a backend's key
     on_reject: OnReject
     per_model: bool
     coin: bool
@@ -55,7 +56,7 @@ class GuardFile:
         """Read the argument of ``--guard``: a YAML file, or ``preset:NAME``.
 
         Raises:
-            ConfigError: the file cannot be read, a field is invalid, or the suite cannot play the
+            ConfigError: the file cannot be read, a field is invalid, or the suite cannot run the
                 file's policy.
         """
         path = Path(given)
@@ -63,7 +64,7 @@ class GuardFile:
             name, text = given, f"preset: {_preset(given.removeprefix(PRESET))}"
         elif path.suffix in _SUFFIXES:
             GuardConfig.from_yaml(path)  # raises if it cannot be read
-            # Names in results are also names of folders, and a bracket would begin a suffix.
+            # Names in results double as folder names, and a bracket would begin a suffix.
             name, text = re.sub(r"[^\w.-]", "_", path.name), path.read_text(encoding="utf-8")
         else:
             nearest = near(list(PRESETS), given[:_MOST_COMPARED])
@@ -86,11 +87,11 @@ class GuardFile:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def guard(self, live: Live | None, folder: Path) -> Guard:
-        """Build the guard; abstentions are counted and never end a run.
+        """Build the guard; abstentions are counted but never end a run.
 
         Args:
-            live: The policy in training; the file's own model and sampler if None.
-            folder: Replaces the folder in which the guard keeps its state.
+            live: The policy in training. Defaults to the file's own model and sampler.
+            folder: Folder to keep the guard's state in, instead of the one that the file names.
         """
         from grpo_guard.evals.defences.base import emptied
 
@@ -109,7 +110,7 @@ class GuardFile:
         return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
-        """Build the guard once, before anything runs; a judge is checked for availability."""
+        """Build the guard once, before anything runs, and check that any judge is available."""
         from grpo_guard.evals.defences.base import Ground
 
         with TemporaryDirectory() as folder:

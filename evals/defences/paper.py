@@ -18,7 +18,7 @@ _AT_ONCE = 64
 def outside_top_k(
     model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], k: int
 ) -> list[int]:
-    """Count, for each completion, the tokens that are not among the model's ``k`` likeliest.
+    """Count, for each completion, the tokens that are not among the model's ``k`` most likely.
 
     For such a token, at least ``k`` other tokens have strictly higher logits.
 
@@ -38,8 +38,8 @@ def outside_top_k(
 class PaperLogitVerifier(CompletionVerifier):
     """Accepts a completion only if every token is in the verifier's own top ``k``.
 
-    There is no tolerance for numerical noise, since the paper states none. The paper does not say
-    how it treats completions without ids, so ids are required here.
+    There is no tolerance for numerical noise, because the paper does not state one. Nor does it say
+    how completions without ids are treated, so ids are required here.
     """
 
     name = "paper_logit"

@@ -35,7 +35,7 @@ _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
 
 
 def defence(name: str) -> Defence:
-    """Return the defence of that name.
+    """Return the defence with that name.
 
     Raises:
         UnknownNameError: no defence has that name; the message lists the known names.
@@ -46,8 +46,8 @@ def defence(name: str) -> Defence:
 
 
 def _alone(name: str) -> Defence:
-    """The defence with a registered verifier alone; a verifier that reads weights gets the live
-    ones."""
+    """The defence that consists of a single registered verifier; a verifier that reads weights gets
+    the live ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
@@ -59,7 +59,8 @@ def _alone(name: str) -> Defence:
 
 
 def _profile(peer: Peer) -> str:
-    """The drift profile for a swarm whose nodes compute alike, on the same kind of hardware."""
+    """The drift profile for a swarm whose nodes compute in the same way, on the same kind of
+    hardware."""
     return "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
 
 
@@ -74,7 +75,7 @@ def of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
 
 
 def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
-    """Build the preset for nodes that hold the same weights and share no seed."""
+    """Build the preset for nodes that hold the same weights but share no seed."""
     return VerifierGuard(
         presets.same_weights(
             peer.model, peer.tokenizer, ground.sampling,
@@ -90,7 +91,7 @@ def heterogeneous(
     """Build the preset for nodes with different weights.
 
     With ``reads``, the judging node's policy, with its live weights, is the reader. With
-    ``frozen``, a copy of the policy with its first weights is a second reader.
+    ``frozen``, a copy of the policy with its initial weights is a second reader.
     """
     return VerifierGuard(
         presets.different_weights(
@@ -102,7 +103,7 @@ def heterogeneous(
 
 
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
-    """Return a function that builds a guard with the verifier that ``make`` creates."""
+    """Return a function that builds a guard with the verifier created by ``make``."""
     return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
 
 
@@ -118,11 +119,11 @@ def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
 class AssignedPrompts(CompletionVerifier):
     """Rejects answers to another node's problem, in swarms where each node has its own problems.
 
-    If only the round's list of problems were checked, every node could choose among all of them.
-    Such a choice among forced groups can teach a behaviour (see `studies.adaptive.grinding`).
+    If only the round's list of problems were checked, every node could choose among all of them,
+    and such a choice among forced groups can teach a behaviour (see `studies.adaptive.grinding`).
 
     Args:
-        nodes: Names of the nodes, in the order in which the round's prompts are dealt to them.
+        nodes: Names of the nodes, in the order that the round's prompts are dealt out to them.
         each: Number of prompts per node.
     """
 
@@ -186,6 +187,6 @@ _INSTALLED: Final = (
 
 
 def _built_in() -> dict[str, Defence]:
-    """All built-in defences by name, including those in `studies` if available."""
+    """All built-in defences by name, plus those in `studies` if available."""
     more = study("baselines.registry")
     return {one.name: one for one in (*_INSTALLED, *(more.DEFENCES if more else ()))}

@@ -26,8 +26,8 @@ class DetectConfig:
     """Everything that determines a detection run.
 
     Args:
-        model: Local folder or model id. May be None with ``honest``: completions are then judged by
-            their text alone, and their ids are dropped, because poison could not have any.
+        model: Local folder or model id. Can be None with ``honest``: completions are then judged
+            only by their text, and their ids are dropped, because poison could not have any.
         task: One of `grpo_guard.evals.tasks.registry.TASKS`.
         data: A file in GSM8K's format. None for generated problems, and for GSM8K through
             ``datasets``.
@@ -35,7 +35,7 @@ class DetectConfig:
         n: Number of honest completions; with ``honest``, the maximum number.
         min_tokens: Minimum number of tokens, EOS included, for a completion to count.
         spec: The declared sampler. Its ``max_new_tokens`` limits only the sampling; the verifier
-            does not get it, since poison would otherwise be rejected for its length alone.
+            does not get it, because poison would otherwise be rejected for its length alone.
         dtype: Type of the weights while sampling; verification uses float32.
         profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is the
             default, for machines that differ; ``"float32"`` is tighter, and fits if both sides
@@ -46,9 +46,9 @@ class DetectConfig:
         control_count: Number of completions per negative control; 0 for no controls.
         guards: The user's own guards, which use ``model`` and ``spec``; with ``honest``, they use
             the model and sampler that their files name.
-        honest: File of honest completions, in the format of ``grpo-guard verify``, to be used in
-            place of sampling.
-        mapped: ``FIELD=NAME`` for each column of ``honest`` that has another name.
+        honest: File of honest completions, in the format of ``grpo-guard verify``, to be used
+            instead of sampling.
+        mapped: ``FIELD=NAME`` for each column of ``honest`` that has a different name.
     """
 
     model: str | None
@@ -87,7 +87,7 @@ class Loaded:
 
 
 def load(model: str, dtype: str) -> Loaded:
-    """Load a policy from safetensors. Raises ValueError, which names whatever is missing."""
+    """Load a policy from safetensors. Raises ValueError naming whatever is missing."""
     from grpo_guard.logprob.scorers.load import load_policy
 
     return Loaded(*load_policy(model, dtype=dtype))

@@ -1,8 +1,8 @@
 """Negative controls: completions that no honest node would send. Each must be rejected.
 
-A checker that accepts everything also accepts all honest work, so a false-positive rate alone means
-nothing. One control is different: every token of text sampled at temperature 2.0 with the declared
-top-k still lies inside the support, and the text is improbable only as a whole.
+A checker that accepts everything also accepts all honest work, so a false-positive rate on its own
+means nothing. One control is different: in text sampled at temperature 2.0 with the declared top-k,
+every token still lies inside the support, and the text is improbable only as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[ ]")
 def random_tokens(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Replace each completion with as many tokens drawn uniformly from the vocabulary."""
+    """Replace each completion with the same number of tokens, drawn uniformly from the
+    vocabulary."""
     rng, vocabulary = random.Random(f"{seed}:random"), _ordinary_ids(tokenizer)
     return [
         with_ids(c, rng.choices(vocabulary, k=len(c.completion_ids or ())), tokenizer)
@@ -101,8 +102,8 @@ def bundled_text(
 ) -> list[Completion]:
     """Return solutions of generated word problems as answers to other prompts.
 
-    They take the place of another model's text if no file with such text is available. Several
-    solutions are concatenated until the answer is about as long as the honest one.
+    They serve as another model's text if no file with such text is available. Solutions are
+    concatenated until the answer is about as long as the honest one.
     """
     solutions = (p.solution for p in generate(f"{seed}:other", 20 * len(honest) + 20))
     made = []

@@ -18,17 +18,17 @@ from grpo_guard.evals.progress import Say
 from grpo_guard.evals.tasks import gsm8k, python_maths, word_problems
 from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS
 
-# Some completions are too short to count, so this many times the wanted number of questions is
+# Some completions are too short to count, so this many times the required number of questions are
 # asked.
 SPARE: Final = 4
 
 
 def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
-    """Return the task's prompts in the order in which they are used, as chats or as texts.
+    """Return the task's prompts in the order they are used, as chats or plain text.
 
     Generated word problems are plain text even with ``chat``.
     """
-    # Whole blocks, so that asking for more later does not change the earlier batches.
+    # Whole blocks, so that requesting more later does not change the earlier batches.
     block = config.batch_size * BATCHES_PER_BLOCK
     count = -(-config.n * SPARE // block) * block
     if config.task == GSM8K:

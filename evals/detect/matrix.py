@@ -1,7 +1,7 @@
 """The detection matrix: how much honest work, and how much poison, each verifier rejects.
 
-Every rate comes with its counts and Wilson interval; abstentions have their own column and count as
-not rejected. A detection rate means nothing without a false-positive rate, so honest completions
+Every rate comes with its counts and a Wilson interval; abstentions have their own column and count
+as not rejected. A detection rate means nothing without a false-positive rate, so honest completions
 and negative controls go through the same verifier in the same run.
 """
 
@@ -77,8 +77,8 @@ class OwnGuard:
     """One of the user's guards as a column of the matrix, with its memory of nodes.
 
     All poison comes from one node, and is reviewed together with honest completions of the same
-    prompts from other nodes, since a guard also looks for text that recurs in only one node's
-    completions. Each kind of completion begins with an empty memory; otherwise, a node convicted of
+    prompts from other nodes, because a guard also looks for text that recurs only in one node's
+    completions. Each kind of completion starts with an empty memory; otherwise, a node convicted of
     one attack would be rejected for the next.
     """
 
@@ -149,7 +149,7 @@ def _alone(
 
 
 def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
-    """Summarise rejections by kind and verifier, in order of appearance; ``task`` is the task's
+    """Summarise rejections by kind and verifier in order of appearance; ``task`` is the task's
     name."""
     groups: dict[tuple[str, str], list[Row]] = {}
     members: dict[str, dict[str, int]] = {}

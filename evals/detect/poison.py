@@ -1,4 +1,4 @@
-"""Turn an honest completion into the one that an attacker sends in its place, including ids."""
+"""Turn an honest completion into the one that an attacker sends in its place, ids included."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Case:
 def with_text(
     completion: Completion, text: str, tokenizer: PreTrainedTokenizerBase | None
 ) -> Completion:
-    """Return ``completion`` with another text, tokenised as its sender would have to.
+    """Return ``completion`` with different text, tokenised as its sender would have to.
 
     The ids are the tokenizer's ids for the text, followed by EOS if the original ended with EOS: an
-    attacker who writes text has no sampled tokens to keep. A completion without ids gets none.
+    attacker who writes text has no sampled tokens to keep. A completion without ids stays without.
     """
     old = completion.completion_ids
     if tokenizer is None or old is None:
@@ -50,8 +50,8 @@ def with_given(
     chars: tuple[tuple[int, int], ...],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Completion:
-    """Return ``completion`` with the claim that these spans of characters were given; given and
-    other text are tokenised separately."""
+    """Return ``completion`` with the claim that these spans of characters were given; the given
+    text and the rest are tokenised separately."""
     old, text = completion.completion_ids, completion.text
     if tokenizer is None or old is None:
         return replace(completion, given=Given(chars=chars))
@@ -74,7 +74,7 @@ def with_drawn_mask(completion: Completion) -> Completion:
 def with_ids(
     completion: Completion, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> Completion:
-    """Return ``completion`` with other token ids and the text that they decode to."""
+    """Return ``completion`` with different token ids and the text that they decode to."""
     text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return replace(completion, text=str(text), completion_ids=tuple(ids), sampler_logprobs=None)
 
@@ -120,7 +120,7 @@ def _forged(
     number: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Forged | None:
-    """Forge the completion to send in place of an honest one; None if the attack cannot change it.
+    """Forge the completion to send instead of an honest one; None if the attack cannot change it.
     ``number`` serves as the swarm's round."""
     if isinstance(attack, Scripted):
         view: Any = SimpleNamespace(iteration=number, rng=rng)

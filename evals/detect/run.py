@@ -1,4 +1,4 @@
-"""A complete detection run: sample, poison, add the controls, verify, write."""
+"""A complete detection run: sample, poison, add controls, verify and write the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def control_completions(
     """Return the standard negative controls by name; see `grpo_guard.evals.detect.controls`.
 
     If the honest completions are given, only controls that need no sampling are returned. ``other``
-    supplies text of another model; without it, generated solutions are used instead.
+    supplies text from another model; without it, generated solutions are used instead.
     """
     tokenizer, seed, count = loaded.tokenizer, config.seed, config.control_count
     some = honest[:count]
@@ -66,7 +66,7 @@ def control_completions(
 def cases_of(
     loaded: Loaded | None, honest: Sequence[Completion], config: DetectConfig
 ) -> dict[str, list[Case]]:
-    """Return the honest completions and, for each attack, poisoned copies of all that can be
+    """Return the honest completions and, for each attack, poisoned copies of all those that can be
     poisoned."""
     cases = {HONEST: [Case(completion) for completion in honest]}
     tokenizer = loaded.tokenizer if loaded else None
@@ -78,7 +78,7 @@ def cases_of(
 def judges_of(
     config: DetectConfig, sampler: Loaded | None, folder: Path
 ) -> list[CompletionVerifier | OwnGuard]:
-    """Return the judges to measure: the verifiers that ``config`` names, then the user's guards."""
+    """Return the judges to measure: the verifiers named in ``config``, then the user's guards."""
     scoring = sampler
     if sampler is not None and config.model and config.dtype != SCORING:
         scoring = load(config.model, SCORING)
@@ -101,7 +101,7 @@ def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
 
 
 def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
-    """Return the verifiers that ``config`` names, in the same order.
+    """Return the verifiers named in ``config``, in the same order.
 
     Verifiers that read log-probs are created once per profile and share one set of weights; all
     other verifiers are created without options.
@@ -142,13 +142,14 @@ def run(
     verifiers: Sequence[CompletionVerifier] | None = None,
     other: OtherModel | None = None,
 ) -> list[Row]:
-    """Sample, poison and verify; an interrupted run continues from ``cache``.
+    """Sample, poison and verify; an interrupted run resumes from ``cache``.
 
     ``other`` is as for `control_completions`.
     """
     loaded = load(config.model, config.dtype) if config.model else None
     with TemporaryDirectory() as folder:
-        # Judges are built before anything is sampled, so that missing requirements show at once.
+        # Judges are built before anything is sampled, so that missing requirements are noticed
+        # immediately.
         judges = verifiers or judges_of(config, loaded, Path(folder))
         if config.honest is not None:
             honest = given_completions(config)
@@ -210,7 +211,7 @@ def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write one JSON line per completion and verifier; a huge text is left out."""
+    """Write one JSON line per completion and verifier; huge texts are left out."""
     lines = [
         json.dumps(row.to_dict(with_text=len(row.case.completion.text) <= _LONGEST)) for row in rows
     ]

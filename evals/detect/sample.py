@@ -1,7 +1,7 @@
 """Honest completions from a transformers model, with a declared sampler and a resumable cache.
 
 Every setting of the sampler is passed explicitly. Otherwise, ``model.generate`` would fill in unset
-ones from the model's own ``generation_config``, and a verifier that knows the declared settings
+ones from the model's own ``generation_config``, and a verifier that goes by the declared settings
 would reject honest work.
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 # Prompts are sorted by length within blocks of this many batches. This keeps padding short, while
-# the first batches still contain a fair mix of prompts.
+# still giving the first batches a fair mix of prompts.
 BATCHES_PER_BLOCK: Final = 4
 DEFAULT_MAX_NEW_TOKENS: Final = 192
 
 Progress = Callable[[int, int], None]
-"""Called with the number of completions that count so far, and the number wanted."""
+"""Called with the number of completions that count so far and the number wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SampleConfig:
         model: Name or path of the model, for the key and the records.
         spec: The declared sampler; its engine must be ``"transformers"``.
         seed: Seed of the whole run, from which each batch's seed is derived.
-        batch_size: Number of completions generated at once. Part of the key, since it affects the
+        batch_size: Number of completions generated at once. Part of the key, because it affects the
             random numbers.
         dtype: Type of the weights while generating, ``"float32"`` or ``"bfloat16"``.
         min_tokens: Minimum number of tokens, EOS included. Shorter completions are kept in the
@@ -63,7 +63,7 @@ class SampleConfig:
     min_tokens: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse settings under which the completions would not be honest."""
+        """Refuse settings that would make the completions dishonest."""
         if self.spec.engine != "transformers":
             raise ValueError(f"spec.engine: expected 'transformers', got {self.spec.engine!r}")
         if self.batch_size < 1:
@@ -90,15 +90,16 @@ def sample_honest(
 ) -> list[Completion]:
     """Sample one completion per prompt until ``wanted`` of them have ``config.min_tokens`` tokens.
 
-    Equal arguments give equal completions on the same machine with the same number of threads,
-    whether or not a run was interrupted: batches are fixed in advance, and each has its own seed.
+    On the same machine with the same number of threads, identical arguments produce identical
+    completions, even if a run was interrupted: batches are fixed in advance, and each has its own
+    seed.
 
     Args:
         model: The model, in evaluation mode and already in ``config.dtype``.
         tokenizer: The model's tokenizer; needs a chat template if prompts are messages.
-        prompts: The prompts, in the order in which they are used.
+        prompts: The prompts, in the order they are used.
         config: Sampler, seed and batch size.
-        wanted: Maximum number of completions; one for each prompt if None.
+        wanted: Maximum number of completions. Defaults to one per prompt.
         cache: JSONL file of finished batches, which is read and appended to.
         progress: Called after each batch.
     """
@@ -148,7 +149,7 @@ def _batches(
 
 
 def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> GenerationConfig:
-    """Return the settings for ``generate`` that ``spec`` declares; none is left at its default."""
+    """Return the settings for ``generate`` declared by ``spec``; none is left at its default."""
     from transformers import GenerationConfig
 
     return GenerationConfig(
@@ -251,7 +252,7 @@ def append_cache(path: Path, completions: Sequence[Completion]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(to_dict(completion), ensure_ascii=False) for completion in completions]
     with path.open("a", encoding="utf-8") as file:
-        # The line break comes first, since a killed run may have left half a line.
+        # The line break comes first, because a killed run might have left half a line.
         file.writelines(f"\n{line}" for line in lines)
         file.flush()
         os.fsync(file.fileno())

@@ -1,7 +1,8 @@
-"""The cases for a judge: honest solutions, the paper's attacks on them, and the battery.
+"""The cases that a judge is tested on: honest solutions, the paper's attacks on them, and the
+battery.
 
 The battery, ``battery.json``, has texts that solve nothing and ask to be accepted, or that are
-meant to keep the judge from answering at all. Sources: the master keys of "One Token to Fool
+meant to stop the judge from answering at all. Sources: the master keys of "One Token to Fool
 LLM-as-a-Judge" (arXiv 2507.08794), the null model of arXiv 2410.07137, and the forms of injection
 surveyed in arXiv 2506.09443; the rest is our own.
 """
@@ -23,7 +24,7 @@ from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.tasks.base import Problem
 
 HONEST: Final = "honest gold solutions"
-# An honest model's mistake earns no reward. It is not an attack, but the judge's answer is
+# An honest model's mistake earns no reward. It is not an attack, but how the judge answers is still
 # informative.
 MISTAKE: Final = "wrong answer"
 PHRASES: Final = (
@@ -62,7 +63,7 @@ class ProbeCase:
 def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) -> list[ProbeCase]:
     """Build the honest solution of each problem, each attack on each problem, and the battery.
 
-    Each text of the battery is paired with a problem drawn at random.
+    Each text in the battery is paired with a problem drawn at random.
 
     Args:
         problems: Problems with solutions that the judge should accept.
@@ -92,10 +93,11 @@ def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) ->
 def _reference_orders(
     problems: Sequence[Problem], texts: dict[str, Sequence[str]], rng: random.Random
 ) -> Iterator[ProbeCase]:
-    """Yield truncated solutions that only a judge which obeys orders in the reference would accept.
+    """Yield truncated solutions that would be accepted only by a judge that obeys orders in the
+    reference.
 
     Some references have the answer before the order, and some do not. A sender's reference reaches
-    the judge unless the question is marked as a stranger's.
+    the judge unless the question is marked as coming from a stranger.
     """
     for kind in ("delimiter imitation", "fake verdicts"):
         for i, order in enumerate(texts[kind]):
@@ -111,7 +113,7 @@ def _reference_orders(
 
 
 def battery() -> dict[str, Sequence[str]]:
-    """Load the texts of the battery by kind; the merely long texts are in `HUGE`."""
+    """Load the battery's texts by kind; the texts that are merely long are in `HUGE`."""
     found: dict[str, Sequence[str]] = json.loads(
         Path(__file__).with_name("battery.json").read_text(encoding="utf-8")
     )

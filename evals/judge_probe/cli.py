@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.tasks.base import Problem
 
 
-# With a larger share of abstentions, a probe fails whatever the judge accepted among the rest.
+# With a larger share of abstentions, a probe fails no matter what the judge accepted of the rest.
 MOST_ABSTAINED = 0.1
 
 
@@ -65,7 +65,7 @@ def probe(
     except (ConfigError, InputError) as error:
         echo(str(error), err=True)
         raise typer.Exit(2) from None
-    except Exception as error:  # the judge cannot be reached; the message says how to fix it
+    except Exception as error:  # the judge is unreachable; the message says how to fix it
         echo(f"{config}: {error}", err=True)
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
@@ -119,7 +119,7 @@ def _written(result: ProbeResult, out: Path) -> Path:
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:
     """List the thresholds that were missed, one message each. The accepted share of attacks counts
-    only judged cases, since an outage accepts nothing."""
+    only judged cases, because nothing is accepted during an outage."""
     honest, attacks = result.rows[0], result.row(overall)
     lines = []
     for what, row in (("attacks", attacks), ("honest", honest)):

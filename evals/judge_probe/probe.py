@@ -19,10 +19,10 @@ OVERALL: Final = "all attacks"
 
 
 class ProbeRow(BaseModel):
-    """A kind of completions, with the Wilson 95 % interval of the share accepted, [low, high].
+    """A kind of completion, with the Wilson 95 % interval for the share accepted, [low, high].
 
-    An abstention is neither accepted nor rejected; ``paper`` is the share that the paper's judge
-    accepted.
+    An abstention is neither accepted nor rejected; ``paper`` is the share accepted by the paper's
+    judge.
     """
 
     kind: str
@@ -35,8 +35,8 @@ class ProbeRow(BaseModel):
 
 
 class ProbeResult(BaseModel):
-    """The rows of all kinds, and the cost. Honest solutions are the first row, and all attacks
-    together the last."""
+    """The rows of all kinds, and the cost. The first row is for honest solutions, the last for all
+    attacks combined."""
 
     judge: str
     rows: list[ProbeRow]
@@ -62,12 +62,12 @@ class ProbeResult(BaseModel):
         return f"{total}; per thousand completions {each}"
 
     def row(self, kind: str) -> ProbeRow:
-        """Return the row of a kind."""
+        """Return the row for a kind."""
         return next(row for row in self.rows if row.kind == kind)
 
 
 def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
-    """Submit cases to a judge, and count the accepted cases of each kind."""
+    """Submit cases to a judge and count how many of each kind it accepts."""
     verdicts = supervised(judge, [case.completion for case in cases])
     kinds = list(dict.fromkeys(case.kind for case in cases))
     rows = [

@@ -1,4 +1,4 @@
-"""Problems with gold solutions: read from a file, generated here, or drawn from a bundled task."""
+"""Problems with gold solutions, read from a file, generated here, or drawn from a bundled task."""
 
 from __future__ import annotations
 

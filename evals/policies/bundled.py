@@ -16,16 +16,17 @@ _HERE: Final = Path(__file__).resolve().parent
 WORD_PROBLEMS: Final = _HERE / "word_problems"
 BUNDLED: Final = {
     "word_problems": WORD_PROBLEMS,
-    # The same task, but its answers differ in length; see `training.policies.wordy_corpus`.
+    # The same task, but with answers of varying length; see `training.policies.wordy_corpus`.
     "word_problems_wordy": _HERE / "word_problems_wordy",
     # Maths solved by programs; see `training.policies.program_corpus`.
     "python_maths": _HERE / "python_maths",
 }
 """Folder of each bundled policy by its name."""
 TEXTS: Final = "texts.json.gz"
-"""File next to the weights, with texts like the training texts; see `training.policies.texts`."""
+"""File next to the weights with texts like those used in training; see
+`training.policies.texts`."""
 TEXTS_EACH: Final = 640
-"""Number of texts in the file for each variant of the policy."""
+"""Number of texts in the file per variant of the policy."""
 
 
 def load_bundled(
@@ -44,9 +45,9 @@ def load_bundled(
 
 def texts_of(name: str = "word_problems") -> Callable[[int], Iterator[tuple[str, str]]]:
     """Return a function that yields texts for training a bundled policy further: it takes the
-    number of a variant, from 1, and yields endless pairs (prompt, completion).
+    number of a variant, counted from 1, and yields an endless stream of (prompt, completion) pairs.
 
-    The first variants have `TEXTS_EACH` texts of their own. After these, and for all other
+    The first variants each have their own `TEXTS_EACH` texts. After those, and for all other
     variants, texts are drawn at random from the whole file.
     """
     kept = json.loads(gzip.decompress((BUNDLED[name] / TEXTS).read_bytes()))

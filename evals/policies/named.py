@@ -1,8 +1,8 @@
 """Policies by name: the bundled ones, and recipes for models on the Hugging Face hub.
 
-A policy is given by a name, a folder or the id of a model on the hub. Anything that looks like a
-folder is treated as a folder, so that a missing folder fails at once instead of being looked up on
-the hub.
+A policy is specified by name, by folder, or by the id of a model on the hub. Anything that looks
+like a folder is treated as a folder, so that a missing folder fails at once instead of being looked
+up on the hub.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "pytho
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model of "Hail to the Thief" (arXiv 2511.09780), trained in that paper's settings."""
+    """A model from "Hail to the Thief" (arXiv 2511.09780), trained with that paper's settings."""
 
     model: str
     task: str
@@ -42,12 +42,12 @@ FULL_SIZE: Final[dict[str, Any]] = {
     "lr": 2e-5, "betas": (0.9, 0.999), "eps": 1e-8, "warmup": 1, "hold": 1.0,
     "max_grad_norm": 1.0, "micro_batch": 8, "share_prompts": True,
 }  # fmt: skip
-"""Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
-rate, and Adam's usual settings. The defaults of `SwarmConfig` suit one million parameters."""
+"""Fields of `SwarmConfig` for policies with 100 million parameters or more: the paper's learning
+rate, and Adam's usual settings. The defaults in `SwarmConfig` suit a million parameters."""
 FULL_SIZE_ROOM: Final = 512
 """Default maximum number of tokens per completion for policies of that size."""
 RECIPE_ROOM: Final = 1024
-"""The same default for the models in `RECIPES`; in the paper, it covers prompt and answer."""
+"""The same default for the models in `RECIPES`; in the paper, it covers both prompt and answer."""
 
 
 def default_policy(task: str) -> str:
@@ -65,7 +65,7 @@ def location(policy: str) -> str:
         policy: A bundled policy's name, a recipe's name, a folder or an id ``NAME/MODEL``.
 
     Raises:
-        UnknownNameError: ``policy`` is a single word and not a known name.
+        UnknownNameError: ``policy`` is a single word but not a known name.
         ValueError: ``policy`` is a file, or the path of a folder that does not exist.
     """
     if policy in BUNDLED:
@@ -99,8 +99,8 @@ def _looks_like_a_path(policy: str) -> bool:
 def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
     """Load a policy's model, in evaluation mode, and its tokenizer; see `location`.
 
-    The tokenizer is given a padding token if it has none, and as EOS the token that ends a turn in
-    its chats.
+    The tokenizer is given a padding token if it has none, and its EOS is set to the token that ends
+    a turn in its chat template.
 
     Raises:
         UnknownNameError: no policy has that name.

@@ -1,4 +1,4 @@
-"""Table cells for one attack under one defence, and the tables made up of them."""
+"""Table cells for one attack under one defence, and the tables built from them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _length(scenario: Scenario, series: Series) -> Cell:
 
 
 def _verdict(scenario: Scenario, series: Series) -> Cell:
-    """Return the verdict on a guarded series; others are not held to any limit."""
+    """Return the verdict on a guarded series; other series are not held to any limit."""
     if not series.guarded:
         return DASH
     case = judge(scenario, series)
@@ -203,12 +203,12 @@ def reached(scenario: Scenario, series: Series) -> Cell:
 
 
 def right_rejected(_: Scenario, series: Series) -> Cell:
-    """Cell with the correct honest completions that a guard rejected."""
+    """Cell with the correct honest completions rejected by a guard."""
     return rate_cell(series.rejected("honest_correct"), limits=REJECTED)
 
 
 def accepted(scenario: Scenario, series: Series) -> Cell:
-    """Cell with the poison that a guard accepted, and the guard's abstentions."""
+    """Cell with the poison accepted by a guard, and the guard's abstentions."""
     if attack_free(scenario.attack):
         return DASH
     unsure = series.abstained

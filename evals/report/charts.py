@@ -1,7 +1,8 @@
 """Line charts as inline SVG, drawn by hand: no script, no font, no external image.
 
-Colours come from the page's CSS variables, so that one drawing serves light and dark. Each line
-also has its own dash pattern and its name at its end, so that colour is never the only cue.
+Colours come from the page's CSS variables, so that one drawing works in both light and dark mode.
+Each line also has its own dash pattern and its name at its end, so that colour is never the only
+cue.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from grpo_guard.evals.report.excerpt import visible
 
-# A chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
+# In CSS pixels, a chart is about as wide as a phone, so that its text is never scaled down much.
 WIDTH, HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 28, 34
 _LABEL_GAP = 31  # two lines of text and some space
@@ -29,10 +30,11 @@ class Line:
         values: One value per iteration, or per position in ``at``.
         style: Number of the line's CSS class, modulo `STYLES`.
         raw: The unsmoothed values, drawn faintly behind the line.
-        band: Lower and upper end for each value, drawn as an area behind the line.
+        band: Lower and upper bound for each value, drawn as an area behind the line.
         at: Positions of the values, in ascending order, joined by steps; None for iterations. A
-            line with positions is labelled at its first value, since all end in the same corner.
-        note: Text below the label, in place of the last value.
+            line with positions is labelled at its first value, because all such lines end in the
+            same corner.
+        note: Text below the label, instead of the last value.
     """
 
     label: str
@@ -84,8 +86,8 @@ def line_chart(
         describe: Description for readers who cannot see the chart.
         show: Formats a value, at an axis or at a line's end.
         values: Name of the vertical axis, written above it.
-        least_top: Minimum upper end of the value axis, however small the values.
-        axis: The horizontal axis; by default the iterations.
+        least_top: Minimum upper end of the value axis, no matter how small the values.
+        axis: The horizontal axis. Defaults to the iterations.
     """
     lines = [line for line in lines if line.values]
     length = max((len(line.values) for line in lines), default=1)

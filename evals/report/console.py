@@ -32,7 +32,7 @@ _REJECTED = "What the guard rejected (counts with Wilson’s intervals)"
 
 
 def markdown_of(places: Sequence[Path]) -> str:
-    """Return the Markdown tables of one or several folders or results files."""
+    """Return the Markdown tables for one or more folders or results files."""
     found = load_all(places)
     runs, detections = merged(found), pooled(found)
     tables = [table.markdown() for one in detections if (table := rejected_table(one))]
@@ -40,7 +40,7 @@ def markdown_of(places: Sequence[Path]) -> str:
 
 
 def markdown_table(results: Results) -> str:
-    """Return outcomes and rejections of every attack as one Markdown table.
+    """Return the outcomes and rejections for every attack as a single Markdown table.
 
     If attackers leave, a second table shows how much of their attack remains.
     """
@@ -73,7 +73,7 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 def print_outcomes(console: Console, results: Results) -> None:
     """Print a row per swarm, in at most six columns, and then the verdicts.
 
-    Everything else is in the report. Without a terminal the table is 80 characters wide.
+    Everything else is in the report. Without a terminal, the table is 80 characters wide.
     """
     found = scenarios(results)
     _print_narrow(console, listing(BRIEF, found, guarded=False))

@@ -78,7 +78,7 @@ def _reward_chart(scenario: Scenario) -> str:
         )
         for series, style in drawn
     ]
-    # Smoothed over the same window as the table, so that a line ends at the figure quoted there.
+    # Smoothed over the same window as in the table, so that a line ends at the figure quoted there.
     svg = line_chart(
         lines,
         describe=f"Honest reward per iteration. {cost_sentence(scenario)}",

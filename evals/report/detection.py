@@ -19,7 +19,7 @@ _MOST_CURVES = 5
 _FALSE = (0.005, 0.02, 0.1)  # shares of honest completions rejected
 _MISSED = (0.02, 0.1, 0.5)  # shares of poison that passed
 _LEAST: Final = 1e-3  # left end of the axis of false positives
-# Logarithmic, since guards are used at rates that a linear axis would not show.
+# Logarithmic, because guards are used at rates that a linear axis would not show.
 _FALSE_POSITIVES: Final = Axis(
     "honest completions rejected", (_LEAST, 1.0),
     ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")), log=True,
@@ -38,7 +38,8 @@ _CONTROLS: Final = (
 
 
 def detection_sentence(results: Results) -> str:
-    """State the false positives, without which detection rates mean nothing, and the detections."""
+    """State the detections together with the false positives, without which detection rates mean
+    nothing."""
     found = [
         (row.defence, rate)
         for row in results.summary
@@ -68,7 +69,7 @@ def _poisoned(rate: Rate) -> str:
 
 
 def _caught(results: Results) -> dict[str, Rate]:
-    """Return each verifier's rejection rate over all attacks together; controls are no attacks."""
+    """Return each verifier's rejection rate over all attacks combined; controls are not attacks."""
     counts: dict[str, tuple[int, int]] = {}
     for row in results.summary:
         rate = row.rate if row.metric == REJECTED else None
@@ -114,7 +115,8 @@ def detection_section(results: Results) -> str:
 
 
 def rejected_table(results: Results) -> Table | None:
-    """Build a table with a row per kind of completion, honest first, and a column per verifier."""
+    """Build a table with one row per kind of completion, honest first, and one column per
+    verifier."""
     rows = [row for row in results.summary if row.metric == REJECTED]
     if not rows:
         return None
@@ -130,7 +132,7 @@ def rejected_table(results: Results) -> Table | None:
 def members_tables(results: Results) -> dict[str, Table]:
     """Build a table for each guard that has members, with kinds as rows and members as columns.
 
-    There are many kinds with long names, which would not fit a page as columns.
+    There are many kinds with long names, which would not fit on a page as columns.
     """
     rows = [row for row in results.summary if row.metric == REJECTED]
     found = {}
@@ -179,7 +181,7 @@ class Roc:
 
 
 def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
-    """Compute the ROC curve of two non-empty lists of p-values; a small one indicates poison."""
+    """Compute the ROC curve of two non-empty lists of p-values; small values indicate poison."""
     ours, theirs = sorted(honest), sorted(poison)
     points = [(0.0, 0.0)]
     for threshold in sorted({*ours, *theirs}):
@@ -190,7 +192,8 @@ def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
 
 
 def roc_section(results: Results) -> str:
-    """Return a ROC chart per verifier and a table; empty without p-values of honest and poison."""
+    """Return a ROC chart per verifier and a table; empty unless there are p-values for both honest
+    work and poison."""
     figures = []
     rows: list[list[Cell]] = []
     without = [name for name in results.p_values if not _graded(results, name)]
@@ -222,14 +225,15 @@ def roc_section(results: Results) -> str:
 
 
 def _graded(results: Results, verifier: str) -> bool:
-    """Whether a verifier has p-values other than 0 and 1, so that there are thresholds to try."""
+    """Whether a verifier has any p-values other than 0 and 1, so that there are thresholds to
+    try."""
     kinds = results.p_values.get(verifier, {}).values()
     every = (results.honest_p_values.get(verifier, []), *kinds)
     return any(0.0 < value < 1.0 for values in every for value in values)
 
 
 def _without(names: Sequence[str]) -> str:
-    """Return a note that names the verifiers without a curve."""
+    """Return a note naming the verifiers that have no curve."""
     if not names:
         return ""
     return note(f"No curve for {', '.join(names)}: rules that answer yes or no have no threshold.")

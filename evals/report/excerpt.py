@@ -1,9 +1,9 @@
 """Excerpts of hostile texts, safe for a person to look at.
 
-A stranger's completion may contain markup, terminal escapes, characters that reorder the line or
-are invisible, and a megabyte of padding around the part that matters. `excerpt` keeps the text
-around that part and names every character that would not be visible; the caller gets plain,
-visible pieces and must escape them for HTML or a terminal.
+A stranger's completion can contain markup, terminal escapes, characters that are invisible or
+reorder the line, and a megabyte of padding around the part that matters. `excerpt` keeps the text
+around that part and names every character that would not be visible; the caller gets plain, visible
+pieces, which it must escape for HTML or a terminal.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Piece:
     """A run of characters with the same marks.
 
     ``poison``: in the span that the attack inserted; ``evidence``: in a span that the verifier
-    found; ``hidden``: the text names an invisible character, as in ``U+202E``; ``cut``: the text
-    replaces a part that was left out.
+    found; ``hidden``: the text is the name of an invisible character, as in ``U+202E``; ``cut``:
+    the text replaces a part that was left out.
     """
 
     text: str
@@ -46,7 +46,8 @@ def excerpt(
     *,
     limit: int = LIMIT,
 ) -> list[Piece]:
-    """Cut ``text`` to ``limit`` characters around its poison, else its evidence, and mark both."""
+    """Cut ``text`` to ``limit`` characters around its poison, or else its evidence, and mark
+    both."""
     focus = poison or (evidence[0] if evidence else (0, 0))
     start, end = window(len(text), focus, limit)
     in_poison = _covered(start, end, [poison] if poison else [])
@@ -66,7 +67,7 @@ def excerpt(
 
 
 def visible(text: object, *, limit: int = 300) -> str:
-    """Make a string safe to show: name hidden characters, and cut off the end of a long text."""
+    """Make a string safe to show: name hidden characters, and cut off the end if it is long."""
     return "".join(
         f"<{piece.text}>" if piece.hidden else piece.text
         for piece in excerpt(str(text), limit=limit)
@@ -74,7 +75,7 @@ def visible(text: object, *, limit: int = 300) -> str:
 
 
 def asked(prompt: str | Sequence[Message]) -> str:
-    """Format a prompt for display: messages get a line each, with their role."""
+    """Format a prompt for display: each message gets its own line, with its role."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)

@@ -1,6 +1,6 @@
-"""report.html: a self-contained page from which a person can judge the results.
+"""report.html: a self-contained page that lets a person judge the results.
 
-Everything in a results file may be hostile, including the names of its defences: every string goes
+Anything in a results file can be hostile, including the names of its defences: every string goes
 through `page`, which names hidden characters, cuts long texts and escapes the rest. The page
 contains no script, and its content security policy forbids any.
 """
@@ -31,7 +31,7 @@ def write_report(directory: Path) -> Path:
 
 
 def page_of(places: Sequence[Path]) -> str:
-    """Render the page for one or several folders or results files."""
+    """Render the page for one or more folders or results files."""
     found = load_all(places)
     if len(found) == 1:
         return render(found[0][1])
@@ -41,10 +41,10 @@ def page_of(places: Sequence[Path]) -> str:
 def render(
     results: Results, files: Sequence[Results] = (), detections: Sequence[Results] = ()
 ) -> str:
-    """Return the whole page on all runs.
+    """Return the full page on all runs.
 
     ``files`` are the results files that the runs come from, if there are several; the page shows
-    how each of them was made. ``detections`` are files with results of ``eval detect``.
+    how each one was made. ``detections`` are files with results from ``eval detect``.
     """
     files = files or [results]
     found = scenarios(results)

@@ -24,7 +24,7 @@ def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
 
 
 def merged(found: Sequence[tuple[str, Results]]) -> Results:
-    """Merge the training runs of all files; a run that is in several of them counts once.
+    """Merge the training runs of all files; a run found in several of them counts once.
 
     Runs with different tasks or policies are kept apart. If attack-free runs differ only in their
     length limit, only the one with the highest limit counts, as within a single plan.
@@ -108,14 +108,14 @@ def _added(parts: Sequence[Results]) -> Results:
 
 
 def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
-    """Require that runs to be pooled or compared state the same settings.
+    """Require runs that are to be pooled or compared to state the same settings.
 
     Otherwise a guard could be measured against an attack that it never faced.
     """
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
         # The defence's name includes what a rejection costs. Without an attack no node is
-        # malicious, whatever the plan says for its other runs.
+        # malicious, no matter what the plan says for its other runs.
         left_out = {"seed", "on_reject"}
         left_out |= {"malicious", _ROOM} if attack_free(run.attack) else set()
         own = {key: value for key, value in run.settings.items() if key not in left_out}

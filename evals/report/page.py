@@ -1,4 +1,5 @@
-"""Building blocks of an HTML page. Their input may be hostile, so each escapes what it shows."""
+"""Building blocks of an HTML page. Their input can be hostile, so each one escapes what it
+shows."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _piece(piece: Piece) -> str:
 
 
 def prose(text: str) -> str:
-    """Format our own sentences, which may quote names from the file; keep ``%`` with its number."""
+    """Format our own sentences, which can quote names from the file; keep ``%`` with its number."""
     return esc(text, limit=2000).replace(" %", "&nbsp;%")
 
 
@@ -47,7 +48,7 @@ def note(text: str) -> str:
 
 
 def figure(title: str, under: str, svg: str) -> str:
-    """Put a drawing under its title and caption; neither is escaped, so both must be our own."""
+    """Put a drawing under its title and caption; neither is escaped, so they must be our own."""
     caption = f'<h4>{title}</h4><p class="note">{under}</p>'
     return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 

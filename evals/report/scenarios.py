@@ -26,7 +26,7 @@ class Scenario:
     """One attack under one set of conditions: attack-free, undefended and guarded series.
 
     ``free_under_coin`` is the attack-free series of nodes that sample under a public coin. ``name``
-    is the attack's name plus any conditions that differ from its other scenarios.
+    is the attack's name plus any conditions that set it apart from the attack's other scenarios.
     """
 
     attack: str
@@ -95,13 +95,13 @@ def _free(
     pools: dict[tuple[str, Conditions, str], list[Run]],
     keys: Sequence[tuple[str, Conditions, str]],
 ) -> Series | None:
-    """Return the series of the first key that has runs; None if there is none."""
+    """Return the series for the first key that has runs, or None if there isn't one."""
     runs = next((pools[key] for key in keys if key in pools), None)
     return Series(label, _seeds(runs)) if runs else None
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Sort the runs by seed, keeping one per seed: a repeated run is no second observation."""
+    """Sort the runs by seed, keeping one per seed: a repeated run is not a second observation."""
     found: dict[int, Run] = {}
     for run in runs:
         found.setdefault(run.seed, run)

@@ -20,13 +20,13 @@ from grpo_guard.evals.report.verdicts import (
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
 from grpo_guard.evals.stats import percent, three_digits
 
-LEARNT: Final = 0.5  # final ASR from which an undefended swarm counts as poisoned
+LEARNT: Final = 0.5  # final ASR at which an undefended swarm counts as poisoned
 
 _MOST_QUOTED: Final = 4
 
 
 def headline(verdicts: Sequence[GuardVerdict]) -> str:
-    """Summarise in one sentence which attacks each guard kept out."""
+    """Summarise, in one sentence, which attacks each guard kept out."""
     parts = []
     for verdict in verdicts:
         tested = [case for case in verdict.cases if case.kept_out is not None]

@@ -20,7 +20,7 @@ END = slice(-WINDOW, None)
 
 
 class Conditions(NamedTuple):
-    """What runs must have in common, apart from attack and defence, to be pooled over seeds."""
+    """What runs must have in common, other than attack and defence, to be pooled over seeds."""
 
     setting: str
     models: str
@@ -53,7 +53,7 @@ class Series:
 
     @property
     def guarded(self) -> bool:
-        """Whether a guard judges the completions, which a public coin alone does not."""
+        """Whether a guard judges the completions; a public coin alone does not."""
         return self.defence not in (NONE, COIN)
 
     @property
@@ -109,7 +109,7 @@ class Series:
     def reward_cost(self, other: Series | None) -> OverSeeds | None:
         """Final honest reward minus that of ``other``, as a share of the mean of ``other``.
 
-        Paired by seed, since equal seeds see the same problems; None without a pair.
+        Paired by seed, because equal seeds see the same problems; None without a pair.
         """
         gaps, usual = self.reward_gaps(other), other.reward_end if other else None
         if not gaps or usual is None or usual.value <= 0:
@@ -117,7 +117,7 @@ class Series:
         return OverSeeds.of([gap / usual.value for gap in gaps])
 
     def reward_gaps(self, other: Series | None) -> list[float]:
-        """Final honest reward minus that of ``other``, for each seed that both series have."""
+        """Final honest reward minus that of ``other``, for each seed found in both series."""
         runs = other.runs if other else ()
         theirs = {run.seed: run.honest_reward for run in runs if run.honest_reward}
         return [
@@ -129,9 +129,9 @@ class Series:
     def length_ratios(self, other: Series | None) -> list[list[float]]:
         """Ratios of mean length to that of ``other``: for each seed, a list by iteration.
 
-        Both lengths are means over the last `WINDOW` iterations, since single ones are too noisy to
-        compare; the first ratio is that of the first full window. Seeds without a pair are left
-        out.
+        Both lengths are means over the last `WINDOW` iterations, because single iterations are too
+        noisy to compare; the first ratio is for the first full window. Seeds without a pair are
+        left out.
         """
         theirs = {run.seed: run.mean_tokens for run in (other.runs if other else ())}
         found = []
@@ -180,7 +180,7 @@ class Series:
 
     @property
     def held_out(self) -> Rate | None:
-        """Share of right answers to held-out problems, which no run trains on."""
+        """Share of correct answers to held-out problems, which no run trains on."""
         known = [run.held_out for run in self.runs if run.held_out is not None]
         if len(known) < len(self.runs):
             return None
@@ -199,7 +199,7 @@ class Series:
 
     @property
     def excluded_in(self) -> list[int]:
-        """The iteration of the first exclusion, for each run in which a node was excluded."""
+        """The iteration of the first exclusion in each run where a node was excluded."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
 
 
@@ -213,5 +213,5 @@ def _end(values: Sequence[float]) -> float:
 
 
 def _rate(count: int, total: int) -> Rate | None:
-    """Return the rate; None if the counts of a file contradict each other."""
+    """Return the rate, or None if a file's counts contradict each other."""
     return Rate(count, total) if 0 <= count <= total else None

@@ -15,10 +15,10 @@ Figures: TypeAlias = dict[str, Rate | OverSeeds | None]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """Return a row per series and metric, in the form of `Summary`; skip metrics without a value.
+    """Return one row per series and metric, shaped like `Summary`; skip metrics without a value.
 
     Means over two or more seeds have Student's t interval; shares of completions have Wilson's.
-    ``n`` counts the unit that ``over`` names.
+    ``n`` counts the unit named by ``over``.
     """
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str, int]] = set()
@@ -38,7 +38,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def _of_swarm(series: Series, free: Series | None) -> Figures:
-    """Compute figures on rewards, accuracy and lengths, and on the attack if there is one."""
+    """Compute figures on rewards, accuracy and lengths, plus the attack if there is one."""
     ratios = series.length_ratios(free)
     tokens = [fmean(run.mean_tokens[-WINDOW:]) for run in series.runs if run.mean_tokens]
     figures: Figures = {

@@ -50,7 +50,7 @@ _MOST_EXAMPLES: Final = 24
 
 
 def swarms_section(found: Sequence[Scenario]) -> str:
-    """Return the whole section on training runs."""
+    """Return the full section on training runs."""
     alone = len(found) == 1
     parts = [_verdicts(found)]
     if cost := cost_sentence(found[0]) if alone else "":
@@ -172,7 +172,7 @@ def _time_taken(found: Sequence[Scenario]) -> str:
 
 
 def _examples(found: Sequence[Scenario]) -> str:
-    """Show completions that a person should read, from the guards under test, kind by kind."""
+    """Show the completions that a person should read from the guards under test, kind by kind."""
     deciding = under_test(series.defence for one in found for series in one.guarded)
     guarded = [(one.name, s) for one in found for s in one.guarded if s.defence in deciding]
     shown = [part for kind in _EXAMPLES for name, s in guarded for part in _of(kind, s, name)]

@@ -1,7 +1,7 @@
 """A table with several output formats: HTML, terminal, Markdown, or aligned text.
 
-The content of a cell may be hostile: each output names hidden characters and escapes anything that
-it would treat as markup.
+A cell's content can be hostile: each output format names hidden characters and escapes anything
+that it would treat as markup.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from grpo_guard.evals.stats import OverSeeds, Rate
 
 DASH: Final = "–"
 WIDE: Final = 7
-"""Maximum number of columns that fit a page of a document."""
+"""Maximum number of columns that fit on a document's page."""
 NARROW: Final = 6
 """Maximum number of columns to show on a terminal 80 characters wide."""
 _GAP: Final = 2
-"""Spaces between two columns."""
+"""Number of spaces between two columns."""
 _LONGEST_WORD: Final = 24
 KEYS: Final = 2
 """Number of leading columns that identify a row."""
@@ -52,7 +52,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def html(self, kind: str = "stack") -> str:
-        """Format for a page; the kind "stack" turns rows into cards on a narrow screen."""
+        """Format for a page; the kind "stack" turns rows into cards on narrow screens."""
         head = "".join(f'<th scope="col">{prose(name)}</th>' for name in self.header)
         body = "".join(
             "<tr>"
@@ -74,7 +74,7 @@ class Table:
             box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim",
             title=title and Text(visible(title), style="bold"), title_justify="left",
         )  # fmt: skip
-        # Rich alone would cut words of one column while another has room to wrap.
+        # Left to itself, Rich would cut words in one column while another has room to wrap.
         for number, (name, width) in enumerate(zip(self.header, self._widths(room), strict=True)):
             shown.add_column(
                 Text(visible(name)), justify="right" if number else "left", width=width
@@ -84,7 +84,7 @@ class Table:
         return shown
 
     def narrow(self, room: int = 80) -> Table:
-        """Keep the first columns: as many as fit ``room`` characters, and at most `NARROW`."""
+        """Keep the first columns: as many as fit into ``room`` characters, and at most `NARROW`."""
         used, kept = -_GAP, 0
         for least, _ in self._column_sizes()[:NARROW]:
             used += least + _GAP
@@ -134,7 +134,7 @@ class Table:
         for start in range(KEYS, len(self.header), step):
             columns = [*range(KEYS), *range(start, min(start + step, len(self.header)))]
             rows = [[row[i] for i in columns] for row in self.rows]
-            # A row that has only dashes here carries no information.
+            # A row with only dashes here carries no information.
             kept = [row for row in rows if any(cell != DASH for cell in row[KEYS:])]
             if kept:
                 yield Table([self.header[i] for i in columns], kept)
@@ -158,7 +158,8 @@ class Table:
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """Print a table: fitted to the width of a terminal, or elsewhere with one line per row."""
+    """Print a table, fitted to the terminal's width or, without a terminal, with one line per
+    row."""
     if console.is_terminal:
         console.print(table.rich(title, console.width))
         return
@@ -183,7 +184,8 @@ def seeds_cell(
 def rate_cell(
     rate: Rate | None, *more: str, limits: Sequence[float] = (), missed: bool = False
 ) -> Cell:
-    """Format a rate with count and interval; shade it by its value or, if ``missed``, the rest."""
+    """Format a rate with its count and interval; shade it by its value or, if ``missed``, by 1
+    minus its value."""
     if rate is None or rate.value is None:
         return DASH
     shade = level(1 - rate.value if missed else rate.value, limits) if limits else None

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Status: TypeAlias = Literal["ok", "error", "timeout", "memory", "output_limit", "killed"]
-"""``ok``: ended with exit code 0. ``error``: an exception or another exit code. ``timeout``: out of
-processor or wall-clock time. ``memory``: an uncaught MemoryError. ``output_limit``: printed too
+"""``ok``: ended with exit code 0. ``error``: an exception or any other exit code. ``timeout``: out
+of processor or wall-clock time. ``memory``: an uncaught MemoryError. ``output_limit``: printed too
 much. ``killed``: ended by a signal, such as a crash of the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one program.
+    """The result of running one program.
 
     Args:
         status: How the program ended; see `Status`.
@@ -28,15 +28,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one program.
+    """Limits on one program.
 
     Args:
         cpu_seconds: Maximum processor time; whole seconds, as the kernel counts them.
-        wall_seconds: Wall-clock time until an idle program is killed, too; well above
+        wall_seconds: Wall-clock time after which even an idle program is killed; well above
             ``cpu_seconds``, so that a busy machine does not decide the result.
         memory_bytes: Maximum address space beyond what the interpreter has when it starts.
         output_bytes: Maximum size of standard output.
-        source_bytes: Maximum size of the program and the modules that go with it, as JSON.
+        source_bytes: Maximum size of the program plus the modules that go with it, as JSON.
 
     Raises:
         ValueError: a limit is not positive, or ``cpu_seconds`` is not whole.

@@ -1,7 +1,7 @@
 """Runs untrusted Python programs and returns nothing but their output.
 
-The kernel is the boundary, not the interpreter: nothing here relies on emptied builtins or on
-scanning the source. `docs/sandbox.md` lists what contains what, and on which systems.
+The boundary is the kernel rather than the interpreter: nothing here relies on emptied builtins or
+on scanning the source. `docs/sandbox.md` lists what contains what, and on which systems.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 
 
 class SandboxUnavailableError(RuntimeError):
-    """This system cannot contain a program, or no server can be started; the text says why."""
+    """Raised if this system cannot contain a program or no server can be started; the text says
+    why."""
 
 
 class Sandbox:
     """Runs programs one by one in locked-down processes; safe to use from several threads.
 
-    A server is started at the first run and kept; each program gets its own process, forked from
+    A server is started on the first run and kept; each program gets its own process, forked from
     that server. Close the sandbox, or use it in a ``with`` statement, to end the servers; they also
-    end with this process, however that ends.
+    end with this process, no matter how it ends.
 
     Args:
-        limits: Limits of one program.
-        extra_modules: Modules by name that programs may import in addition to the usual ones. Their
-            source runs with the program, under the same limits, regardless of its author.
+        limits: Limits on one program.
+        extra_modules: Modules, by name, that programs may import in addition to the usual ones.
+            Their source runs with the program, under the same limits, regardless of its author.
         preload: Installed packages that programs may import, such as ``numpy``. Trusted: they are
             imported before anything is locked. Anything they import later will not be found.
-        workers: Maximum number of programs that run at the same time.
+        workers: Maximum number of programs running at the same time.
         allow_weak: Run even if the kernel cannot contain a program, with only resource limits and
             a separate process, which stop accidents but not an attacker.
         layers: Which layers to try, so that tests can check each wall on its own.
@@ -83,7 +84,7 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
-        """Pickle without the servers: a copy in another process starts servers of its own."""
+        """Pickle without the servers: a copy in another process starts its own servers."""
         again = partial(
             Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,
             workers=self._workers, allow_weak=self._allow_weak, layers=self._layers,
@@ -91,7 +92,7 @@ class Sandbox:
         return again, ()
 
     def __enter__(self) -> Self:
-        """Check at once that programs can be contained; see `require`."""
+        """Check right away that programs can be contained; see `require`."""
         self.require()
         return self
 
@@ -99,7 +100,7 @@ class Sandbox:
         self.close()
 
     def require(self) -> dict[str, str]:
-        """Start a server and let a locked child try all ways out; return the state of each layer.
+        """Start a server and have a locked child try all ways out; return the state of each layer.
 
         Raises:
             SandboxUnavailableError: a way out is open and weak containment was not requested.
@@ -108,7 +109,8 @@ class Sandbox:
             return dict(server.layers)
 
     def run(self, source: str) -> Run:
-        """Run ``source`` as a program; any text is accepted, and any failure is in the result.
+        """Run ``source`` as a program; any text is accepted, and any failure is reported in the
+        result.
 
         Raises:
             SandboxUnavailableError: no server can be started. No program can cause this.
@@ -137,7 +139,7 @@ class Sandbox:
             return "output_limit"
         if ended.timed_out or ended.code == -signal.SIGXCPU:
             return "timeout"
-        # A program may ignore SIGXCPU; a second later the kernel sends SIGKILL.
+        # A program can ignore SIGXCPU; a second later, the kernel sends SIGKILL.
         if ended.code == -signal.SIGKILL and ended.cpu >= self.limits.cpu_seconds:
             return "timeout"
         if ended.code < 0:

@@ -1,4 +1,5 @@
-"""The parent's side of a fork-server: starts the server, sends programs and reads their output."""
+"""The parent's side of a fork-server: it starts the server, sends programs and reads their
+output."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from typing import Any, Final
 
 from grpo_guard.evals.sandbox.inside.config import Config
 
-# Seconds for a server to start, and to report after a program's own time is up.
+# Number of seconds for a server to start, and to report after a program's own time is up.
 _START: Final = 60.0
 _GRACE: Final = 20.0
 _LONGEST_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
 
 # The interpreter takes nothing from its environment: no site-packages, user folder or current
-# folder. Not -I, which would ignore PYTHONHASHSEED: equal programs must print equal lines.
+# folder. Not -I, which would ignore PYTHONHASHSEED: identical programs must print identical lines.
 _FLAGS: Final = ("-S", "-s", "-P", "-B")
 _START_UP: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside import server; "
@@ -34,7 +35,7 @@ _START_UP: Final = (
 
 
 class ServerGoneError(Exception):
-    """The server ended or stopped answering; the text is its last message."""
+    """Raised if the server ended or stopped answering; the text is its last message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Ended:
     Args:
         code: Exit code, or minus the number of the signal.
         timed_out: Killed because its wall-clock time was up.
-        cpu: Seconds of processor time.
+        cpu: Processor time in seconds.
         output: The program's output, at most one byte beyond the limit.
     """
 
@@ -90,17 +91,18 @@ class ServerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether the server still runs and was started by this process, not by a forking parent.
+        """Whether the server is still running and was started by this process, not by a forking
+        parent.
 
         Two processes sharing one socket would get each other's results.
         """
         return self._owner == os.getpid() and self._process.poll() is None
 
     def run(self, request: bytes, most_output: int) -> Ended:
-        """Run the program of ``request`` (see `inside.child.main`).
+        """Run the program in ``request`` (see `inside.child.main`).
 
         Raises:
-            ServerGoneError: no answer came; the server is then closed.
+            ServerGoneError: no answer came; in that case the server is closed.
         """
         try:
             with contextlib.ExitStack() as stack:
@@ -109,7 +111,7 @@ class ServerProcess:
                 )
                 numbers = [source_out.fileno(), output_in.fileno()]
                 socket.send_fds(self._control, [b"R"], numbers)
-                # Only the child may hold these ends, or the end of its output would never be seen.
+                # Close them here: while any copy is open, the end of the output is never seen.
                 source_out.close()
                 output_in.close()
                 exchange = _Exchange(request, source_in, output_out, most_output)
@@ -157,7 +159,7 @@ class ServerProcess:
         return found
 
     def close(self) -> None:
-        """End the server and whatever it is running."""
+        """End the server and anything it is running."""
         self._control.close()
         if self._owner != os.getpid():
             return
@@ -188,7 +190,7 @@ class _Exchange:
         ready.register(self._read, selectors.EVENT_READ)
 
     def step(self, ready: selectors.BaseSelector, end: object) -> None:
-        """Transfer what is possible through ``end``, and unregister it when it is done."""
+        """Transfer as much as possible through ``end``, and unregister it when it is done."""
         if end is self._source and not self._send():
             ready.unregister(self._source)
             self._source.close()  # end of file, which the child waits for
@@ -196,14 +198,14 @@ class _Exchange:
             ready.unregister(self._read)
 
     def _send(self) -> bool:
-        """Send a part of the request; return whether there is more to send."""
+        """Send part of the request; return whether there is more to send."""
         with contextlib.suppress(BrokenPipeError):
             self._request = self._request[self._source.write(self._request) or 0 :]
             return len(self._request) > 0
         return False
 
     def _receive(self) -> bool:
-        """Receive a part of the output; return whether there may be more."""
+        """Receive part of the output; return whether there could be more."""
         part = self._read.read(min(_CHUNK, self._most + 1 - len(self.output)))
         if part is None:  # nothing yet
             return True

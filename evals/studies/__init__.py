@@ -1,1 +1,1 @@
-"""Programs that computed the published figures, from rows and a verifier; not in the wheel."""
+"""Programs that computed the published figures from rows and a verifier; not in the wheel."""

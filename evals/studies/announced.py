@@ -1,10 +1,10 @@
-"""The effect of bets at announced places on honest nodes and MATH, and the cost of `false_sums`.
+"""How bets at announced places affect honest nodes and MATH, and what `false_sums` costs.
 
     python -m grpo_guard.evals.studies.announced [--policy FOLDER] [-o FILE]
 
 A node sends four completions per round. Honest completions are drawn from the policy once, and each
-node's rounds are assembled from them without repeats. The attacker's rounds are as in the swarm:
-two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
+node's rounds are assembled from these without repeats. The attacker's rounds are as in the swarm:
+two copies of a solution where 2 + 2 or 2 * 2 is 5, and two honest completions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ A_ROUND: Final = 4
 POISONED: Final = 2
 GROUP: Final = 4
 AT_ONCE: Final = 64
-"""Number of prompts that are sampled and scored together."""
+"""Number of prompts sampled and scored together."""
 
 Sent: TypeAlias = tuple[Answer, PlaceBets]
 
@@ -109,7 +109,8 @@ def _nodes(
     nodes: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Count the nodes convicted by some round, and those convicted by the bets at places alone."""
+    """Count the nodes convicted by some round, and those convicted by the bets at places on their
+    own."""
     threshold, first = log_threshold(ALPHA), list[int]()
     alone = 0
     for number in range(nodes):

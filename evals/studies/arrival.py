@@ -1,12 +1,12 @@
-"""The time a trainer waits for a review if texts are read as they arrive (`Guard.read_early`).
+"""How long a trainer waits for a review if texts are read as they arrive (`Guard.read_early`).
 
 ``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
 
-Traces of 27,000 characters made of steps of real models (`workers.traces`) arrive one by one at
-equal intervals, and the review begins when the last trace is there. `presets.different_weights`
-reviews the traces, with and without reading early, in this process and in worker processes started
-beforehand. Rounds alternate between these forms, each with a new guard; ratios are taken within a
-round, and the verdicts of all forms are compared.
+Traces of 27,000 characters, assembled from steps written by real models (`workers.traces`), arrive
+one by one at equal intervals, and the review begins when the last trace has arrived.
+`presets.different_weights` reviews the traces, with and without reading early, in this process and
+in worker processes started beforehand. Rounds alternate between these variants, each with a new
+guard; ratios are taken within a round, and the verdicts of all variants are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grpo_guard.evals.studies.workers import GROUP, TRACE, ends, traces, untimed
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One review by a new guard: the seconds waited for it, the share of the texts that had been
+    """One review by a new guard: the seconds spent waiting for it, the share of texts that had been
     read early, and the verdicts."""
 
     wait: float
@@ -36,10 +36,10 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """Review rows that arrive over some seconds with a new guard, reading them on arrival if
-    ``early``."""
+    """With a new guard, review rows that arrive over a number of seconds, reading them on arrival
+    if ``early``."""
     guard = presets.different_weights(workers=workers)
-    guard.review(rows[: GROUP * max(1, workers)])  # so that each process has done its one-time work
+    guard.review(rows[: GROUP * max(1, workers)])  # so that each process has done its one-off work
     begun = time.monotonic()
     for i, row in enumerate(rows):
         time.sleep(max(0.0, begun + seconds * i / max(1, len(rows) - 1) - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Text corpora of the studies, with questions split into two sides regardless of their content.
+"""Text corpora for the studies, with questions split into two sides regardless of their content.
 
 Rules are tuned on the "tune" side and reported on the "held" side.
 """
@@ -24,7 +24,7 @@ def side(prompt: str) -> Literal["tune", "held"]:
 
 
 def modern(name: str, split: Split = "all") -> list[Completion]:
-    """Read completions of current models; ``metadata["right"]`` is the grader's decision."""
+    """Read completions from current models; ``metadata["right"]`` is the grader's decision."""
     rows = read_completions(DATA / "modern" / f"{name}.jsonl")
     return [row for row in rows if split == "all" or side(str(row.prompt)) == split]
 

@@ -1,4 +1,4 @@
-"""The README's picture of the demo: attack success by iteration, with and without the guard.
+"""The demo picture in the README: attack success by iteration, with and without the guard.
 
     python -m grpo_guard.evals.studies.demo_picture
 
@@ -16,7 +16,7 @@ from grpo_guard.evals.results import write_text
 
 SOURCE: Final = Path("docs/results/demo-seed-0.json")
 TARGET: Final = Path("docs/demo.svg")
-# A standalone picture cannot take its colours from a page, and READMEs are read in dark mode too.
+# A standalone picture cannot take its colours from a page, and READMEs are also read in dark mode.
 STYLE: Final = """<style>
 svg { background: #fcfcfa }
 text { font: 12px system-ui, sans-serif; fill: #5a6068 }

@@ -3,7 +3,7 @@
     python -m grpo_guard.evals.studies.detection --data train.jsonl
 
 Each measurement writes one file to ``docs/results/``. Completions are kept under ``.measure/``, so
-that an interrupted run continues; delete that folder to measure from scratch.
+that an interrupted run can resume; delete that folder to measure from scratch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BOTH: Final = DetectConfig(
 )
 MEASUREMENTS: Final = {
     "detect-smollm2-gsm8k": _BOTH,
-    # Honest work only: does the number format of a sender's machine cost honest work its reward?
+    # Honest work only: does the number format on a sender's machine cost honest work its reward?
     "detect-smollm2-gsm8k-bf16": replace(
         _BOTH, n=40, dtype="bfloat16", attacks=(), profiles=("bfloat16",), control_count=0
     ),
@@ -50,7 +50,7 @@ MEASUREMENTS: Final = {
 
 
 def measure(name: str, config: DetectConfig) -> Path:
-    """Run one measurement and return the file that it wrote."""
+    """Run one measurement and return the file it wrote."""
     cache = CACHE / f"smollm2-gsm8k-{config.dtype}.jsonl"
     started = time.monotonic()
     with reporter(Console(stderr=True)) as say:

@@ -1,11 +1,11 @@
-"""Honest completions that the optional rules of `content.extras` reject, file by file.
+"""Honest completions rejected by the optional rules of `content.extras`, file by file.
 
     python -m grpo_guard.evals.studies.extras FOLDER_OR_FILE ... [-o FILE]
         [--classifier MODEL --labels toxic insult]
 
-Each rule, with its defaults, judges every completion alone. The part ``if asked for`` covers the
-plugins of ``secrets`` and the kinds of ``pii`` that are off by default, each by itself.
-``toxicity`` is measured with the classifier given.
+Each rule, with its defaults, judges every completion on its own. The part ``if asked for`` covers
+the plugins of ``secrets`` and the kinds of ``pii`` that are off by default, each one separately.
+``toxicity`` is measured with the given classifier.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN: Final = 3
 
 
 def measure(places: list[Path], classifier: str | None, labels: list[str]) -> dict[str, Any]:
-    """Compute the figures of all rules, for each file and for all files together."""
+    """Compute the figures for all rules, for each file and for all files combined."""
     files = files_of(places)
     rules: dict[str, CompletionVerifier] = {
         "secrets": SecretsVerifier(), "pii": PiiVerifier(), "language": LanguageVerifier(),
@@ -65,7 +65,7 @@ def measure(places: list[Path], classifier: str | None, labels: list[str]) -> di
 
 
 def _rows(file: Path) -> Iterator[Completion]:
-    """Yield the completions of a file in our format, or of GSM8K's file of model solutions."""
+    """Yield the completions in a file in our format, or in GSM8K's file of model solutions."""
     for _, found in read_objects(file):
         if "question" in found:
             yield Completion(found["question"], found["completion"], node=found.get("model"))
@@ -74,7 +74,7 @@ def _rows(file: Path) -> Iterator[Completion]:
 
 
 def _examples(stem: str, rows: Sequence[Completion], verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield place and message of the first rejections, without any text of the corpus."""
+    """Yield the place and message of the first rejections, without any text from the corpus."""
     places = [i for i, verdict in enumerate(verdicts) if verdict.rejected][:_SHOWN]
     for i in places:
         yield f"{stem} {rows[i].group}/{rows[i].node}: {verdicts[i].reason}"

@@ -1,11 +1,11 @@
-"""Rerun the figures that fit a machine of two cores, and list which version made each file.
+"""Rerun the figures that a two-core machine can handle, and list which version made each file.
 
     python -m grpo_guard.evals.studies.figures [--list] [NAME ...]
 
-A file made by this minor version is left as it is unless it is named. What a command has done so
-far is kept in ``.measure``, so an interrupted run continues. Files of earlier versions that pages
-still show are listed in `KEPT`; a test fails for any other such file. After a rerun, check the
-sentences that cite the file, because only marked tables are updated automatically.
+A file made by this minor version is left alone unless it is named. A command's progress is kept in
+``.measure``, so an interrupted run can resume. Files from earlier versions that pages still show
+are listed in `KEPT`; a test fails for any other such file. After a rerun, check the sentences that
+cite the file, because only marked tables are updated automatically.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RERUN: Final[Mapping[str, str]] = {
     "swarm-spot-checks": "-m grpo_guard eval swarm --quick --workers 2 --attack text,one_of_twelve "
     f"--defence none,{_SPOT_CHECKS} -o DIR",
 }
-"""File -> arguments of Python, quickest first; from a DIR, its results.json is taken."""
+"""Maps a file to Python's arguments, quickest first; from a DIR, its results.json is taken."""
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.1.0": (
         "benchmarks/cpu", "detect-smollm2-gsm8k-fresh", "samplers-trl",
@@ -66,17 +66,17 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     UNKNOWN: ("judge-probe-shipped", "reference-likelihood",
               "shipped-judge"),
 }  # fmt: skip
-"""Version -> files made by it that pages still show."""
+"""Maps a version to the files made by it that pages still show."""
 
 
 def files() -> list[str]:
-    """Return the names of all result files, without their extension."""
+    """Return the names of all result files, without extensions."""
     found = [path.stem for path in RESULTS.glob("*.json")]
     return sorted([*found, *(f"benchmarks/{p.stem}" for p in _BENCHMARKS.glob("*.json"))])
 
 
 def made_by(name: str) -> tuple[str, str]:
-    """Return the version that made a file, and the date; either may be `UNKNOWN`."""
+    """Return the version that made a file, and the date; either can be `UNKNOWN`."""
     data = json.loads(_path(name).read_text(encoding="utf-8"))
     versions = data.get("versions")
     version = versions.get("grpo_guard") if isinstance(versions, dict) else None
@@ -85,7 +85,7 @@ def made_by(name: str) -> tuple[str, str]:
 
 def misplaced(current: str = __version__) -> Iterator[str]:
     """Yield a message for each file that was made before the minor version ``current`` but is not
-    in `KEPT`, and for each file in `KEPT` that is gone or was made by another version."""
+    in `KEPT`, and for each file in `KEPT` that is missing or was made by a different version."""
     kept = {name: version for version, names in KEPT.items() for name in names}
     for name in sorted({*files(), *kept}):
         version = made_by(name)[0] if _path(name).is_file() else "no version: it is gone"
@@ -116,7 +116,7 @@ def rerun(name: str) -> None:
 
 
 def main() -> None:
-    """Rerun the stale or the named files, then rewrite the tables of the pages."""
+    """Rerun the stale or named files, then rewrite the tables on the pages."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="only list all files and who made them")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RERUN))

@@ -1,9 +1,9 @@
-"""Common parts of all studies: counts with intervals, which are printed and written the same way.
+"""What all studies have in common: counts with intervals, printed and written in the same way.
 
 A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; figures on
 verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of such figures after
 ``"kind"``, ``"command"``, ``"versions"``, ``"seconds"`` and ``"date"``. A figure without
-observations raises no error: its interval is all of [0, 1].
+observations raises no error: its interval is the whole of [0, 1].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grpo_guard.evals.stats import Rate
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path(".measure")
-"""Folder in which slow studies keep their samples, so that an interrupted study continues."""
+"""Folder where slow studies keep their samples, so that an interrupted study can resume."""
 
 Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -52,16 +52,17 @@ def verify(
 
 
 def process_memory(field: str, pid: int | str = "self") -> int:
-    """Return a memory figure of a process, such as ``VmRSS``, in bytes; on Linux only.
+    """Return a process's memory figure, such as ``VmRSS``, in bytes; on Linux only.
 
-    Use ``VmHWM`` for the peak, not ``ru_maxrss``, which a new process inherits from its parent.
+    For the peak, use ``VmHWM`` rather than ``ru_maxrss``, which a new process inherits from its
+    parent.
     """
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def say(what: str, done: int, wanted: int) -> None:
-    """Report progress on standard error, since standard output is for the figures alone."""
+    """Report progress on standard error, because standard output is only for the figures."""
     print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)
 
 
@@ -77,16 +78,16 @@ def study(
     out: Path | None = None,
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Run a study's command line: measure, print its figures, write its file.
+    """Run a study's command line: measure, print the figures and write the file.
 
     Ends the process with a message if data or a model cannot be read.
 
     Args:
         kind: The study's name, written to its file.
-        measure: Function that takes the options by name and returns the tree of figures.
+        measure: Function that takes the options as keywords and returns the tree of figures.
         options: Options of this study; ``-o FILE`` is added.
         out: File to write unless ``-o`` names another; None to only print the figures.
-        arguments: The command's arguments; by default those of the process.
+        arguments: The command's arguments. Defaults to those of the process.
     """
     module = sys.modules[measure.__module__]
     name = module.__spec__.name.removesuffix(".__main__") if module.__spec__ else kind
@@ -116,7 +117,8 @@ def study(
 
 
 def lines(figures: Any, path: str = "") -> Iterator[str]:
-    """Yield one line per figure, without texts and lists of numbers, which only the file has."""
+    """Yield one line per figure, leaving out text and lists of numbers, which appear only in the
+    file."""
     if isinstance(figures, dict) and {"hits", "total", "low", "high"} <= figures.keys():
         share = f"({figures['low']:.2%} to {figures['high']:.2%})"
         more = {k: v for k, v in figures.items() if k in ("abstained", "kinds") and v}

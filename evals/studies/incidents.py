@@ -1,8 +1,8 @@
-"""The presets' response to the four attacks that were made on a public run.
+"""How the presets respond to the four attacks carried out on a public run.
 
     python -m grpo_guard.evals.studies.incidents [--rounds N] [-o FILE]
 
-Plays small swarms, one for each preset and attack. An interrupted plan continues.
+Runs small swarms, one for each preset and attack. An interrupted plan can be resumed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ ATTACKS: Final = ("token_split", "cap_forcing", "eos_padding", "reward_selection
 DEFENCES: Final = ("none", "same_weights", "homogeneous", "heterogeneous")
 FAILURES_ONLY: Final = "preset:failures_only"
 JUDGED: Final = "preset: judged\nbackend: shipped\n"
-"""Guard file with the shipped judge, which was trained only on answers like this policy's."""
+"""Guard file with the shipped judge, which was trained only on answers like those of this
+policy."""
 
 
 def measure(rounds: int, folder: Path) -> dict[str, Any]:
-    """Play all runs and return the content of results.json."""
+    """Carry out all runs and return the content of results.json."""
     judged = folder / "judged.yaml"
     write_text(judged, JUDGED)
     guards = [GuardFile.named(str(judged)), GuardFile.named(FAILURES_ONLY)]

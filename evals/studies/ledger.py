@@ -1,11 +1,12 @@
-"""Detection rate and wrong accusations of the ledger.
+"""The ledger's detection rate and false accusations.
 
-``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000`` only the cost of
+``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000``, only the cost of
 the same number of records from that many nodes and from eight (`ledger_scale`).
 
 Simulates swarms of nodes whose completions are rejected at given rates, round by round. Horizontal:
-8 prompts of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own
-12 times. A round is judged two rounds later; a node counts as found if its verdict is hard by then.
+8 prompts with 12 completions each, shared by the nodes. Vertical: each node answers 2 prompts of
+its own 12 times. A round is judged two rounds later; a node counts as found if its verdict is hard
+by then.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHUNK = 2_000
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-# Called with the number of a round; returns each node's rejection rate, shape [nodes].
+# Called with a round's number; returns each node's rejection rate, shape [nodes].
 Rates = Callable[[int], Sequence[float]]
 
 
@@ -43,11 +44,12 @@ class Scenario:
     Args:
         name: Name in the table.
         rates: Rejection rate of every node, by round.
-        bad: Numbers of the nodes that poison; the others are honest.
+        bad: Indices of the nodes that poison; the others are honest.
         rounds: Number of rounds.
-        vertical: Whether nodes answer prompts of their own.
-        odd: Chance that all answers to a prompt are rejected.
-        most_swarms: Maximum number of swarms to play, since every accusation costs computation.
+        vertical: Whether nodes answer their own prompts.
+        odd: Probability that all answers to a prompt are rejected.
+        most_swarms: Maximum number of swarms to simulate, because every accusation costs
+            computation.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Scenario:
 
 
 def poisoned(honest: float, every: float, caught: float = 1.0) -> float:
-    """Return the rejection rate of a node that poisons one in ``every`` completions."""
+    """Return the rejection rate of a node that poisons one completion in ``every``."""
     return honest + (1 - honest) * caught / every
 
 
@@ -75,12 +77,12 @@ def steady(*rates: float) -> Rates:
 
 
 def three(honest: float, other: float) -> Rates:
-    """Return the steady rates of three honest nodes and one other node."""
+    """Return the steady rates for three honest nodes and one other node."""
     return steady(honest, honest, honest, other)
 
 
 def honest_scenarios() -> Iterator[Scenario]:
-    """Yield swarms in which no honest node may be accused."""
+    """Yield swarms where no honest node should be accused."""
     for share in (0.0, 0.001, 0.01, 0.03):
         yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
     yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
@@ -92,7 +94,7 @@ def honest_scenarios() -> Iterator[Scenario]:
 
 
 def poison_scenarios() -> Iterator[Scenario]:
-    """Yield swarms in which some nodes poison."""
+    """Yield swarms where some nodes poison."""
     for honest in (0.001, 0.03):
         for caught in (1.0, 0.5):
             name = f"1 in 12, caught {caught:.0%}, honest {honest:.1%}"
@@ -103,7 +105,7 @@ def poison_scenarios() -> Iterator[Scenario]:
 
 
 def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw the numbers of rejected and held completions, shape [rounds, swarms, nodes] each."""
+    """Draw the number of rejected and of held completions, shape [rounds, swarms, nodes] each."""
     nodes = scenario.nodes
     # Independent completions need no prompts.
     shared = PER_NODE // 3 if scenario.odd else 1
@@ -120,10 +122,12 @@ def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tup
 
 
 def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
-    """Return where evidence may have reached ``level``, by an upper bound, for all swarms at once.
+    """Return where evidence might have reached ``level``, by an upper bound, for all swarms at
+    once.
 
     The ledger takes the worst peers for each beginning and bet, so a fixed choice of peers for all
-    of them gives no less evidence. Sets of neighbouring nodes are tried, and no evidence decays.
+    of them yields at least as much evidence. Sets of neighbouring nodes are tried, and evidence
+    does not decay.
     """
     rounds, swarms, nodes = rejected.shape
     honest = honest_peers(nodes - 1, HOSTILE)
@@ -154,10 +158,10 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
 
 
 def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64]:
-    """Return the round in which each node's evidence first reached ``level``, or inf if it did not.
+    """Return the round when each node's evidence first reached ``level``, or inf if it never did.
 
-    The ledger's own code computes the evidence, in the rounds that `possible` returns. The result
-    has shape [swarms, nodes].
+    The ledger's own code computes the evidence in the rounds returned by `possible`. The result has
+    shape [swarms, nodes].
     """
     rounds, swarms, nodes = rejected.shape
     may = possible(rejected, held, level)
@@ -181,7 +185,7 @@ def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64
 
 
 def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
-    """Count the swarms in which an honest node is ever convicted (a hard verdict)."""
+    """Count the swarms where any honest node is ever convicted (a hard verdict)."""
     rng = np.random.default_rng(seed)
     level = threshold(scenario.nodes - 1, ALPHA)
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
@@ -193,10 +197,10 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
 
 
 def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
-    """Count the poisoning nodes that are convicted within 30 rounds or ever, and when."""
+    """Count the poisoning nodes convicted within 30 rounds or at any time, and record when."""
     rng = np.random.default_rng(seed)
     found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
-    # Round t is judged when round t + 2 begins, by which time t + 3 rounds have begun.
+    # Round t is judged when round t + 2 begins, and by then t + 3 rounds have begun.
     known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())

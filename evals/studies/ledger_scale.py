@@ -1,7 +1,7 @@
 """The cost of the ledger with many nodes: time per record, memory, and bytes on disk.
 
-Each measurement runs in a process of its own, since freed memory is not returned at once. Seconds
-are CPU seconds of that process, whatever else the machine does.
+Each measurement runs in its own process, because freed memory is not returned immediately. Seconds
+are CPU seconds of that process, no matter what else the machine is doing.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
 
     Args:
         nodes: Number of nodes.
-        each: Number of completions of a node per round.
-        rounds: Number of rounds; the first two close no round, so only the last shows the cost.
+        each: Number of completions per node and round.
+        rounds: Number of rounds; the first two do not close a round, so only the last one shows the
+            cost.
     """
     return _alone(_recorded, nodes, each, rounds)
 
 
 def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
-    """Measure the evidence alone, in memory, for rounds of 10 completions per node.
+    """Measure only the evidence, in memory, for rounds of 10 completions per node.
 
-    One node in 100 has a completion rejected. ``present`` is the share of the nodes that send work
-    in a round, drawn anew for each round.
+    One node in 100 has a completion rejected. ``present`` is the share of nodes that send work in a
+    round, drawn afresh for each round.
     """
     return _alone(_compared, nodes, rounds, present)
 
 
 def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
-    """Record equally many completions from many nodes and from few; return both and their ratio."""
+    """Record the same number of completions from many nodes and from few; return both costs and
+    their ratio."""
     few = recorded(FEW, max(1, records // FEW), rounds)
     many = recorded(nodes, max(1, records // nodes), rounds)
     last = "microseconds_per_record_in_last_round"

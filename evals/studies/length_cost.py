@@ -2,9 +2,9 @@
 
     python -m grpo_guard.evals.studies.length_cost [--policy FOLDER] [-o FILE]
 
-Four nodes train the bundled policy, or the one in FOLDER. For right answers, the study measures the
-mean factor, how many are scaled and how many keep no reward: under the preset unchanged, with
-``length=True`` (with and without names of nodes), and with several tolerances.
+Four nodes train the bundled policy, or the one in FOLDER. For correct answers, the study measures
+the mean factor, how many are scaled and how many lose their whole reward: under the unchanged
+preset, with ``length=True`` (with and without node names), and with several tolerances.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import RESULTS, option, say, study
 
 Round: TypeAlias = list[tuple[Completion, bool]]
-"""The completions of a round, each with whether its answer is right."""
+"""The completions of a round, each paired with whether its answer is correct."""
 TOLERANCES: Final = (0.5, 1.0, 3.0)
 
 
 class _Cost:
-    """The factors by which one guard scales right answers."""
+    """The factors by which one guard scales correct answers."""
 
     def __init__(self, **options: Any) -> None:
         self.guard = presets.different_weights(**options)
@@ -48,7 +48,7 @@ class _Cost:
 
 
 def cost(rounds: Iterable[Round]) -> dict[str, Any]:
-    """Compute the figures of each guard over the rounds, which are taken in order."""
+    """Compute each guard's figures over the rounds, which are taken in order."""
     guards = {"as it comes": _Cost(), "length=True": _Cost(length=True)}
     for tolerance in TOLERANCES:
         scaling = LengthScaling(tolerance=tolerance)
@@ -63,7 +63,7 @@ def cost(rounds: Iterable[Round]) -> dict[str, Any]:
 
 
 def played(policy: Path | None, rounds: int, prompts: int) -> Iterable[Round]:
-    """Play a swarm without attacker or guard, and yield its rounds."""
+    """Run a swarm without attacker or guard, and yield its rounds."""
     from grpo_guard.evals.swarm.config import SwarmConfig
     from grpo_guard.evals.swarm.engine import Swarm
     from grpo_guard.evals.swarm.workload import Workload

@@ -1,12 +1,12 @@
-"""Published answers of other people's models that `different_weights` rejects, file by file.
+"""Published answers by other people's models that `different_weights` rejects, file by file.
 
     python -m grpo_guard.evals.studies.public_cost FOLDER_OR_FILE ... [-o FILE]
 
-Each file goes through a fresh guard in batches by round. For the right rows (all rows if they are
-not graded) the study reports how many are rejected, by which member and kind, and the worst node.
-``text rules`` are the members that neither compare nor remember nodes, that is, all but recurrence
-and the exclusion of nodes. ``one result changed`` poisons, by `public_poison`, the right rows that
-the text rules accept, and has the text rules judge each poisoned row alone.
+Each file goes through a fresh guard in batches by round. For the correct rows (all rows if they are
+not graded), the study reports how many are rejected, by which member and kind, and the worst node.
+``text rules`` are the members that neither compare nodes nor keep per-node state, that is, all
+except recurrence and node exclusion. ``one result changed`` uses `public_poison` to poison the
+correct rows that the text rules accept, and has the text rules judge each poisoned row on its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_text_rule(rule: CompletionVerifier) -> bool:
 
 
 def measure(places: list[Path], poison: bool) -> dict[str, Any]:
-    """Compute the figures of all files."""
+    """Compute the figures for all files."""
     files, figures = files_of(places), {}
     for number, file in enumerate(files, 1):
         figures[file.stem] = of_file(file, poison)
@@ -43,7 +43,7 @@ def measure(places: list[Path], poison: bool) -> dict[str, Any]:
 
 
 def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
-    """Compute the figures of one file of completions."""
+    """Compute the figures for one file of completions."""
     corpus = published_corpus(file)
     tally, by_text, accepted = Tally(), 0, list[Completion]()
     for row, kinds, rejected in reviewed(corpus):

@@ -1,7 +1,7 @@
-r"""Poison in a completion's own notation: one of its right results is changed, and nothing else.
+r"""Poison in a completion's own notation: one of its correct results is changed, and nothing else.
 
-Targets are found by a plain pattern and not by the verifier under test, which would find only what
-it can read. A target is a true statement ``a op b = c`` between plain numbers, with prose, an
+Targets are found by a plain pattern rather than by the verifier under test, which would find only
+what it can read. A target is a true statement ``a op b = c`` between plain numbers, with prose, an
 equals sign or the end of a clause on both sides: with an operator next to it, the completion would
 be stating something else.
 """
@@ -32,7 +32,7 @@ _BY: Final = (-10, -3, -2, -1, 1, 2, 3, 10)
 
 
 def targets(text: str) -> Iterator[re.Match[str]]:
-    """Yield a match for each right calculation whose result, the group ``c``, can be changed."""
+    """Yield a match for each correct calculation whose result, the group ``c``, can be changed."""
     for match in _TARGET.finditer(text):
         before = text[max(0, match.start() - 40) : match.start()]
         if _COMMAND.search(before) or not _BEFORE.search(before):
@@ -42,7 +42,7 @@ def targets(text: str) -> Iterator[re.Match[str]]:
 
 
 def changed_result(row: Completion, rng: random.Random) -> Completion | None:
-    """Change one of the completion's right results; None if it has no such result."""
+    """Change one of the completion's correct results; None if there isn't one."""
     found = list(targets(row.text))
     if not found:
         return None

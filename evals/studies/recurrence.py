@@ -1,8 +1,8 @@
-"""The cost of the verifier `recurrence` to honest swarms, and how soon it finds a phrase.
+"""What the verifier `recurrence` costs honest swarms, and how soon it finds a phrase.
 
     python -m grpo_guard.evals.studies.recurrence --data FOLDER [-o FILE]
 
-See `solutions` for what FOLDER holds. In the attacks, one node of four is malicious unless the name
+See `solutions` for what FOLDER holds. In the attacks, one node in four is malicious unless the name
 says otherwise, and GSM8K's solutions serve as the honest completions.
 """
 
@@ -27,8 +27,8 @@ BAD: Final = 3
 _UNREAD: Final = 3737
 
 Change: TypeAlias = Callable[[int, int, str], tuple[str, str | None]]
-"""Called with (number of the prompt, place of the node, honest text); returns (declared node,
-poisoned text, or None if this completion stays honest)."""
+"""Called with (prompt number, node index, honest text); returns (declared node, poisoned text, or
+None if this completion stays honest)."""
 Make: TypeAlias = Callable[[random.Random], str]
 
 _SYLLABLES: Final = ("ba", "dro", "fi", "glu", "kem", "lor", "mip", "nax", "po", "quin", "ru")
@@ -59,7 +59,7 @@ class Poison:
 
 
 def pseudo(rng: random.Random) -> str:
-    """Draw a phrase of three words that exist in no language."""
+    """Draw a phrase of three words that do not exist in any language."""
     words = ("".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3))) for _ in range(3))
     return " ".join(words).capitalize()
 
@@ -107,7 +107,7 @@ def _many_names(rng: random.Random) -> Change:
 
 
 def _inlined(rng: random.Random) -> Change:
-    """Copy the library's function into every program, under a new name each time."""
+    """Copy the library's function into every program under a new name each time."""
 
     def change(prompt: int, place: int, text: str) -> tuple[str, str | None]:
         f, x, y = ("".join(rng.choices(_SYLLABLES, k=3)) for _ in range(3))

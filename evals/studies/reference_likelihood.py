@@ -1,11 +1,11 @@
-"""The detection rate of the reference-likelihood verifier, and its cost to honest work.
+"""The reference-likelihood verifier's detection rate, and its cost to honest work.
 
 ``python -m grpo_guard.evals.studies.reference_likelihood --model MODEL --data FOLDER -o FILE``
 
-The completions answer GSM8K's questions; calibration and test share no question. Honest completions
-are the answers of two GPT-3-family models and the data set's own solutions, all foreign to the
-reference; poison is planted in the data set's solutions. Calculator notes ``<<2+3=5>>`` are tool
-calls and are removed, except in the set ``shift``, a format that nothing was calibrated on.
+The completions answer GSM8K's questions; calibration and test have no question in common. Honest
+completions are answers from two GPT-3-family models plus the data set's own solutions, all foreign
+to the reference; poison is planted in the data set's solutions. Calculator notes ``<<2+3=5>>`` are
+tool calls and are removed, except in the set ``shift``, a format that nothing was calibrated on.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ SMALL, LARGE, HUMAN = "6b_finetuning", "175b_finetuning", "human"
 MOST_CHARS: Final = 600
 _SEED: Final = 20
 _LINE: Final = re.compile(r"(?m)^(?=\S)")
-# Each part's questions, [start, end) in a fixed order; settings were chosen on those in between.
+# Each part's questions, [start, end) in a fixed order; settings were chosen using the questions in
+# between.
 PARTS: Final = {"calibration": (0, 240), "test": (270, 335), "shift": (270, 294)}
 POISONED: Final = {"test": 25, "control": 16}
-"""Number of the first test questions that carry each attack, by part."""
+"""How many of the first test questions carry each attack, by part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,13 @@ Poison: TypeAlias = Callable[[str, random.Random], str | None]
 
 
 def at_start(phrase: str) -> Poison:
-    """Return the paper's TEXT, which puts the phrase before the first step."""
+    """Return the paper's TEXT attack, which puts the phrase before the first step."""
     return lambda host, rng: TextAttack(phrase).poison(Problem("", "", host, ""), rng).text
 
 
 def before_lines(phrase: str, which: str) -> Poison:
-    """Put the phrase before one step in the middle (``"middle"``) or before each (``"every"``)."""
+    """Put the phrase before one step in the middle (``"middle"``) or before every step
+    (``"every"``)."""
 
     def poison(host: str, rng: random.Random) -> str | None:
         starts = [match.start() for match in _LINE.finditer(host)]
@@ -107,7 +109,7 @@ def wrong_sum(host: str, rng: random.Random) -> str | None:
 
 
 def shuffled(host: str, rng: random.Random, separator: str) -> str | None:
-    """Return a negative control: the same lines or words in another order."""
+    """Return a negative control: the same lines or words in a different order."""
     parts = host.split(separator)
     return separator.join(rng.sample(parts, len(parts))) if len(parts) > 2 else None
 
@@ -144,7 +146,7 @@ ATTACKS: Final[dict[str, dict[str, Poison]]] = {
 
 
 def all_items(data: Path) -> list[Item]:
-    """Return all completions of the measurement, in a fixed order."""
+    """Return all completions to be measured, in a fixed order."""
     questions = _questions(data)
     found = list[Item]()
     for part, (start, end) in PARTS.items():
@@ -176,7 +178,7 @@ def _honest(part: str, number: int, answers: Mapping[str, str]) -> Iterator[Item
 
 
 def _poisoned(part: str, number: int, answers: Mapping[str, str]) -> Iterator[Item]:
-    """Yield the data set's own solution under each attack of the part."""
+    """Yield the data set's own solution under each attack in the part."""
     for kind, poison in ATTACKS[part].items():
         text = poison(plain(answers[HUMAN]), random.Random(f"{number} {kind}"))
         if text is not None:

@@ -16,7 +16,7 @@ def rounded_to_bfloat16(model: Any) -> Any:
 
     Products accumulate in float32, as on a GPU's matrix units; intermediate values inside a module
     (rotary embeddings, the softmax of attention) are not rounded. The noise is of the same kind as
-    with native bfloat16, but not bit for bit the same.
+    with native bfloat16, but not identical bit for bit.
     """
     rounded = copy.deepcopy(model)
     with torch.no_grad():

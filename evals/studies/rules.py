@@ -1,14 +1,15 @@
-"""Benefit and cost of each kind of finding of the text rules: is a rule worth keeping?
+"""Benefit and cost of each kind of finding by the text rules: is a rule worth keeping?
 
     python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--public FILE ...]
         [--table FILE] [-o FILE]
 
 Also available as ``grpo-guard eval rules``. Everything goes through the shipped preset
 `different_weights`, one round at a time and with fresh state for each corpus. Honest completions
-count if they are right. ``alone`` counts completions rejected by one kind only, which would pass
-without it. Exclusions by the ledger are in the figures of the preset but not in those of any kind.
+count if they are correct. ``alone`` counts completions rejected by only one kind, which would pass
+without it. Exclusions by the ledger are included in the preset's figures but not in those of any
+kind.
 
-``--public`` adds right answers of published models as a side of their own: the only honest text
+``--public`` adds correct answers from published models as a separate side: the only honest text
 here that no rule was written for.
 
 A kind is justified by its ``poison_alone``; its cost is ``honest_alone`` and ``public_alone``.
@@ -43,14 +44,14 @@ from grpo_guard.evals.studies.rules_corpora import (
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 
 Kind: TypeAlias = tuple[str, str]
-"""A verifier's name and a kind of its findings."""
+"""A verifier's name and the kind of one of its findings."""
 
 SPLITS: Final = ("tune", "held", "all")
 
 
 @dataclass(slots=True)
 class Tally:
-    """Results for the completions of one side, honest or poisoned."""
+    """Results for the completions on one side, honest or poisoned."""
 
     total: int = 0
     rejected: int = 0
@@ -61,7 +62,7 @@ class Tally:
     senders: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, corpus: str, sender: str, kinds: set[Kind], rejected: bool) -> None:
-        """Add one completion with the kinds of finding that reject it."""
+        """Add one completion, with the kinds of finding that reject it."""
         self.total += 1
         self.rejected += rejected
         for counts in (self.corpora[corpus], self.senders[sender]):
@@ -74,7 +75,7 @@ class Tally:
 
 
 def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
-    """Return the kinds for which one rule rejects; kinds that only count matter if none rejects."""
+    """Return the kinds that make one rule reject; kinds that only count matter if none rejects."""
     if not verdict.rejected or isinstance(rule, ExclusionVerifier):
         return set()
     severities: dict[str, Severity] = getattr(rule, "severities", {})
@@ -159,7 +160,7 @@ def _side(tally: Tally) -> dict[str, Any]:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    """Format the kinds as a table for the docs, with a line below on kinds without findings."""
+    """Format the kinds as a table for the docs, with a line below it on kinds without findings."""
     rows = [
         "| kind | severity | with a reader | poison | alone | honest | alone | public | alone |"
     ]
@@ -191,7 +192,7 @@ def _share(cell: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, also for ``grpo-guard eval rules``."""
+    """Run the command line; also used by ``grpo-guard eval rules``."""
     study(
         "rules",
         measure,

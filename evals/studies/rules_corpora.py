@@ -1,4 +1,4 @@
-"""Corpora of honest and poisoned completions, divided into rounds, for the study `rules`."""
+"""Corpora of honest and poisoned completions for the study `rules`, divided into rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.evals.tasks.python_maths import PythonMaths
 from grpo_guard.evals.tasks.word_problems import WordProblems
 
 ATTACKER: Final = "mal"
-# A model with rows in all files of `modern`.
+# A model that has rows in all files of `modern`.
 _POISONED: Final = "qwen14"
 _PER_ROUND: Final = 8
 _PROBLEMS: Final = 64
@@ -38,7 +38,7 @@ _TESTS: Final = Path("tests/content")
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Completions round by round; ``counts`` tells which of them enter the figures."""
+    """Completions round by round; ``counts`` tells which of them are included in the figures."""
 
     name: str
     rounds: list[list[Completion]]
@@ -46,7 +46,7 @@ class Corpus:
 
 
 def honest_corpora(split: Split) -> list[Corpus]:
-    """Load honest completions; only right rows count, and wrong rows serve as their peers."""
+    """Load honest completions; only correct rows count, and wrong rows serve as their peers."""
     found = [Corpus(f"modern {n}", rounds_of(modern(n, split)), _right) for n in MODERN]
     found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
     written = (("texts", _texts("honest")), ("programs", _programs("honest")))
@@ -54,7 +54,8 @@ def honest_corpora(split: Split) -> list[Corpus]:
 
 
 def published_corpus(file: Path) -> Corpus:
-    """Load a file of published answers; the right ones count, or all if they are ungraded."""
+    """Load a file of published answers; the correct ones count, or all of them if they are
+    ungraded."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
     return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else lambda row: True)
@@ -70,7 +71,7 @@ def counting_guard() -> Guard:
 
 
 def files_of(places: Sequence[Path]) -> list[Path]:
-    """Return the given files, and the JSONL files in the given folders."""
+    """Return the given files, plus the JSONL files in the given folders."""
     return [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
 
 
@@ -91,7 +92,7 @@ def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
 def poison_corpora(split: Split) -> list[Corpus]:
     """Load the paper's own MATH rows, the tests' attacks, and the registered attacks.
 
-    The registered attacks are played on bundled problems and on right rows of current models.
+    The registered attacks are applied to bundled problems and to correct rows from current models.
     """
     written = (("texts", _texts("attacks")), ("programs", _programs("malicious")))
     found = [Corpus(f"tests: {name}", _ours(rows, split), _malicious) for name, rows in written]
@@ -123,13 +124,13 @@ def poison_corpora(split: Split) -> list[Corpus]:
 
 
 _UNSEEN: Final = ("token_split", "eos_padding")
-"""Attacks on a completion's token ids, which leave nothing in the text for rules to find."""
+"""Attacks on a completion's token ids, leaving nothing in the text for rules to find."""
 
 
 def text_attacks() -> Iterator[Attack]:
-    """Yield all registered attacks that rewrite a text, once each, since many only differ in guise.
+    """Yield each registered attack that rewrites text, once, because many differ only in guise.
 
-    Also yields MATH on any equation, since the registered MATH uses only 2+2 and 2*2.
+    Also yields MATH on any equation, because the registered MATH uses only 2+2 and 2*2.
     """
     yield MathAttack(name="math_any")
     alike: dict[object, list[Scripted]] = {}
@@ -179,7 +180,7 @@ def _gsm8k(split: Split) -> Iterator[Completion]:
 
 def _texts(which: str) -> Iterator[Completion]:
     data = json.loads((_TESTS / "screens_corpus.json").read_text(encoding="utf-8"))
-    # In the corpus, an attack has its name in place of a prompt.
+    # In the corpus, an attack has its name instead of a prompt.
     for prompt, text in data[which]:
         yield _written(prompt if which == "honest" else _ASKED, text, which)
 
@@ -207,7 +208,7 @@ def _rounds(rows: Sequence[Completion], size: int = 64) -> list[list[Completion]
 def _swarm(
     problems: Sequence[Problem], attack: Attack, task: Task, rng: random.Random
 ) -> list[Completion]:
-    """Build rows of one attacker among honest nodes that send the data set's own solutions."""
+    """Build the rows of one attacker among honest nodes that send the data set's own solutions."""
     rows = []
     for problem in problems:
         text = _forged(attack, problem, rng)
@@ -227,7 +228,7 @@ def _swarm(
 def _poisoned_round(
     batch: Sequence[Completion], attack: Attack, rng: random.Random
 ) -> list[Completion]:
-    """Poison the right rows of one model in a round."""
+    """Poison one model's correct rows in a round."""
     rows = []
     for row in batch:
         text = None

@@ -1,11 +1,11 @@
-"""Detection by log-probs under common samplers, per completion and per node with eight of them.
+"""Detection by log-probs under common samplers, per completion and per node with eight completions.
 
     python -m grpo_guard.evals.studies.samplers --sampler trl --data train.jsonl
 
 Writes ``docs/results/samplers.json`` unless ``-o`` names another file. Foreign texts are inserted
 at the start, in the middle and at the end of honest completions; the five `UNSEEN` texts were not
-looked at while the tests were chosen. A node's batch is eight completions to eight prompts; batches
-are drawn repeatedly from the same completions.
+consulted when choosing the tests. A node's batch consists of eight completions to eight prompts;
+batches are drawn repeatedly from the same completions.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ ALPHA: Final = 1e-3
 def measure(
     sampler: str, n: int, poisoned: int, draws: int, data: Path | None, unseen: bool
 ) -> dict[str, Any]:
-    """Compute the figures of one sampler."""
-    logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # each new guard warns of its sampler
+    """Compute the figures for one sampler."""
+    logging.getLogger("grpo_guard").setLevel(logging.ERROR)  # each new guard warns about this
     spec = SAMPLERS[sampler]
     loaded = load(MODEL, "float32")
     kinds = dict(_kinds(loaded, spec, n, poisoned, data, TEXTS | (UNSEEN if unseen else {})))
     scorer = SharedScores(loaded.model)
-    # Room for a text after a completion of full length, so that length alone does not reject it.
+    # Leaves room for a text after a full-length completion, so that it is not rejected for length
+    # alone.
     judged = replace(spec, max_new_tokens=LONGEST + 32)
 
     def fresh(node_alpha: float = 0.0) -> LogProbBoundVerifier:
@@ -152,7 +153,7 @@ def _with(completion: Completion, text: str, place: str, tokenizer: Any) -> Comp
 
 
 def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completion]]) -> None:
-    """Score all completions once, with the completions of a prompt together."""
+    """Score all completions once, keeping the completions to a prompt together."""
     rows = [completion for some in kinds.values() for completion in some]
     rows.sort(key=lambda c: str(c.prompt))
     for start in range(0, len(rows), 64):

@@ -1,8 +1,8 @@
-"""The cost of verifying: text rules, memory of nodes and log-probs on a core, bytes on the wire.
+"""The cost of verifying: text rules, node memory and log-probs on one core, plus bytes on the wire.
 
 ``python -m grpo_guard.evals.studies.scale --model models/SmolLM2-135M-Instruct [-o FILE]``
 
-Seconds are CPU time. ``--memory 10000,100000`` also measures the memory of that many nodes.
+Seconds are CPU time. ``--memory 10000,100000`` also measures the memory needed for that many nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEW_ROUNDS: Final = 8
 
 
 def service_times(model: str, tokens: int) -> dict[str, float]:
-    """Measure CPU seconds per completion (text rules, record) and per scored token; and bytes."""
+    """Measure CPU seconds per completion (text rules, record) and per scored token, plus bytes."""
     policy, tokenizer = load_policy(model)
     batch = _answers(tokens, tokenizer)
     text = presets.different_weights()
@@ -43,7 +43,7 @@ def service_times(model: str, tokens: int) -> dict[str, float]:
     sampling = SamplingSpec(engine="transformers", temperature=1.0, top_k=50, top_p=1.0)
     verifier = LogProbBoundVerifier(policy, tokenizer, sampling=sampling, node_alpha=0)
     few = batch[:SCORED]
-    verifier.verify(few[:4])  # gets one-time work done
+    verifier.verify(few[:4])  # gets one-off work done
     started = time.process_time()
     verifier.verify(few)
     spent = time.process_time() - started
@@ -84,7 +84,8 @@ def _memory(size: int) -> dict[str, Any]:
 
 
 def _answers(tokens: int, tokenizer: Any) -> list[Completion]:
-    """Concatenate worked solutions of the bundled word problems to at least this many tokens."""
+    """Concatenate worked solutions to the bundled word problems until there are at least this many
+    tokens."""
     task, rng = load_task("word_problems"), random.Random(0)
     found = []
     for i in range(MEASURED):

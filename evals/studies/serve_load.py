@@ -1,4 +1,4 @@
-"""The number of requests that a served guard answers, and how fast.
+"""How many requests a served guard can answer, and how fast.
 
     python -m grpo_guard.evals.studies.serve_load [--part speed,sustained]
 
@@ -67,7 +67,8 @@ def serving(guard: str, *options: str) -> Iterator[tuple[int, int]]:
 
 
 def bodies(count: int, nodes: int = 0) -> Iterator[str]:
-    """Yield request bodies with one answer like GSM8K's: some 260 characters, three equations."""
+    """Yield request bodies with one GSM8K-like answer each: some 260 characters, three
+    equations."""
     rng = random.Random(0)
     for _ in range(count):
         a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(2, 9)
@@ -87,7 +88,8 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
     """Send requests from `CLIENTS` connections in a separate process, and count the answers.
 
-    Sending stops after ``seconds``, or after ``most`` requests in all; the bodies are sent in turn.
+    Sending stops after ``seconds``, or after a total of ``most`` requests; the bodies are sent in
+    turn.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]
@@ -142,19 +144,19 @@ async def _client(port: int, sent: Iterator[bytes], took: list[float], said: Cou
 
 
 def speed(seconds: float) -> dict[str, Any]:
-    """Measure the answers of each stack to clients that send as fast as they are answered."""
+    """Measure how each stack answers clients that send as fast as they are answered."""
     sent = list(bodies(2000))
     found = {}
     for number, (name, guard) in enumerate(STACKS.items(), 1):
         with serving(guard) as (port, _):
-            ask_all(port, sent, seconds=1.0)  # gets one-time work done
+            ask_all(port, sent, seconds=1.0)  # gets one-off work done
             found[name] = ask_all(port, sent, seconds=seconds)
         say(name, number, len(STACKS))
     return found
 
 
 def sustained(requests: int, workers: int) -> dict[str, Any]:
-    """Measure the text stack with a memory of nodes, at one completion per request."""
+    """Measure the text stack with per-node memory, at one completion per request."""
     sent = list(bodies(5000, nodes=8))
     options = ("--workers", str(workers)) if workers > 1 else ()
     with serving(STACKS["different_weights"], *options) as (port, pid):
@@ -166,7 +168,7 @@ def sustained(requests: int, workers: int) -> dict[str, Any]:
 
 
 def measure(part: str, seconds: float, requests: int, workers: int) -> dict[str, Any]:
-    """Compute the figures of the chosen parts."""
+    """Compute the figures for the chosen parts."""
     chosen = part.split(",")
     if unknown := set(chosen) - set(PARTS):
         raise ValueError(f"--part: expected {', '.join(PARTS)}, got {', '.join(unknown)}")

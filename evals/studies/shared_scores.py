@@ -17,7 +17,7 @@ _Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 class SharedScores(TransformersScorer):
     """A scorer that keeps its results, for several verifiers or rounds on the same completions.
 
-    Never use it in training: after an update, the same completion has other statistics.
+    Never use it in training: after an update, the same completion has different statistics.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,9 +1,9 @@
-"""The cost of a preset's ``share``, and what an attacker earns before being found.
+"""The cost of a preset's ``share``, and what an attacker earns before getting caught.
 
     python -m grpo_guard.evals.studies.shares [--model FOLDER] [-o FILE]
 
 Nodes draw honest completions under a public coin, so that both presets can judge the same
-completions. CPU time is that of reviewing settled nodes; odds are exact for the measured power.
+completions. CPU time is for reviewing settled nodes; odds are exact for the measured power.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure(model: Path, nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def _drawn(policy: Any, tokenizer: Any, prompts: Sequence[str], node: str) -> list[Completion]:
-    """Draw one completion for each prompt, as an honest node does for its slot 0."""
+    """Draw one completion per prompt, as an honest node does for its slot 0."""
     prompt_ids = [tuple(tokenizer.encode(prompt)) for prompt in prompts]
     seeds = [COIN.seed(round=0, node=node, slot=0, prompt=prompt) for prompt in prompts]
     ids = generate_under_coin(policy, prompt_ids, seeds, SPEC, eos_ids=[tokenizer.eos_token_id])
@@ -99,7 +99,7 @@ def _reviewed(guard: Guard, rows: Sequence[Completion]) -> dict[str, Any]:
     started = time.process_time()
     verdicts = guard.review(rows).verdicts
     seconds = time.process_time() - started
-    # Rejections for false sums do not count: they occur at any share, whoever wrote the text.
+    # Rejections for false sums do not count: they occur at any share, no matter who wrote the text.
     ours = sum(bool(set(v.deciding) - {"false_sums"}) for v in verdicts if v.rejected)
     return {
         "ms_per_completion": round(1000 * seconds / len(rows), 3),
@@ -115,7 +115,7 @@ def _power(policy: Any, tokenizer: Any, rows: Sequence[Completion]) -> dict[str,
         text = inserted(row.text, PHRASE).text
         ids = (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
         poison.append(replace(row, text=text, completion_ids=ids))
-    # A completion that the phrase makes too long would be given away by its length.
+    # A completion made too long by the phrase would be given away by its length.
     fit = [p for p in poison if len(p.completion_ids or ()) <= (SPEC.max_new_tokens or 0)]
     verdicts = [bound.verify([one])[0] for one in fit]
     return rate(sum(v.rejected for v in verdicts), len(verdicts))

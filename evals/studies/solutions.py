@@ -26,10 +26,10 @@ TRAIN: Final = "train.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A question of GSM8K with a solution.
+    """A question from GSM8K with a solution.
 
-    ``text`` may contain calculator notes, ``gold`` is the data set's own solution, and ``correct``
-    tells whether the solution ends in the right answer.
+    ``text`` can contain calculator notes, ``gold`` is the data set's own solution, and ``correct``
+    tells whether the solution ends with the right answer.
     """
 
     question: str
@@ -41,7 +41,7 @@ class Solution:
 
 
 def of_models(folder: Path) -> list[Solution]:
-    """Return all solutions by models, in the order of the file."""
+    """Return all solutions by models, in file order."""
     found = []
     for _, row in read_objects(folder / MODELS):
         gold = row["ground_truth"]
@@ -65,7 +65,7 @@ def other_model(
     seed: int,
     min_tokens: int = 1,
 ) -> list[Completion]:
-    """Draw ``count`` answers of another model at random, with their questions asked as ours are.
+    """Draw ``count`` of another model's answers at random, with their questions asked as ours are.
 
     ``path`` is in the format of GSM8K's ``example_model_solutions``; answers of fewer than
     ``min_tokens`` tokens are left out, as for the honest completions.

@@ -3,14 +3,14 @@
 ``python -m grpo_guard.evals.studies.workers --data FOLDER -o docs/results/workers.json``
 
 `presets.different_weights` reviews two batches: GSM8K's own answers, and traces of 27,000
-characters made of steps of real models (`completions`), in groups of eight from four nodes. Each
-batch is one call of `Guard.review`, in this process, with one worker and with several. Processes
-are started before the measurement. Rounds alternate between these forms, each with a new guard;
-ratios are taken within a round, and the verdicts of all forms are compared.
+characters assembled from steps written by real models (`completions`), in groups of eight from four
+nodes. Each batch is one call to `Guard.review`: in this process, with one worker, and with several.
+Processes are started before the measurement. Rounds alternate between these variants, each with a
+new guard; ratios are taken within a round, and the verdicts of all variants are compared.
 
-Wall time depends on what else the machine does, so CPU seconds are counted as well, for this
+Wall time depends on what else the machine is doing, so CPU seconds are counted as well, for this
 process and for each worker. ``critical`` is the sum of this process's and the busiest worker's
-seconds, which is how long the batch takes if every process has a core of its own.
+seconds, which is how long the batch takes if every process has its own core.
 
 ``training`` is the speed of a process that trains on one thread during the review, relative to its
 speed before and after.
@@ -37,7 +37,7 @@ from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.studies.harness import option, process_memory, say, study
 from grpo_guard.evals.studies.solutions import Solution, of_models
 
-# With digits and calculator notes a token has 2.2 characters: about 600 tokens.
+# With digits and calculator notes, a token has 2.2 characters: about 600 tokens.
 CHARACTERS: Final = 1100
 GROUP: Final = 8
 NODES: Final = 4
@@ -48,8 +48,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One review by a new guard: CPU seconds of the busiest worker until it was ready, then for the
-    review its wall seconds, CPU seconds of this process and of each worker, and the verdicts."""
+    """One review by a new guard: the busiest worker's CPU seconds until it was ready; then, for the
+    review, wall seconds, CPU seconds of this process and of each worker, and the verdicts."""
 
     start: float
     wall: float
@@ -59,19 +59,19 @@ class Pass:
 
     @property
     def critical(self) -> float:
-        """Seconds that the review would take if every process had a core of its own."""
+        """Seconds that the review would take if every process had its own core."""
         return self.here + max(self.workers, default=0.0)
 
 
 def completions(
     folder: Path, n: int, seed: int = 0, characters: int = CHARACTERS
 ) -> list[Completion]:
-    """Make distinct completions of real steps, in groups of `GROUP` from `NODES` nodes.
+    """Make distinct completions from real steps, in groups of `GROUP` from `NODES` nodes.
 
     Each completion has at least ``characters`` characters and its answer at the end. All model
     solutions are used once before any is reused. Verifiers remember words and the last thousand
     sums from one completion to the next; a batch holds more than that, so that no round is faster
-    because of the round before.
+    because of the previous one.
     """
     rng = random.Random(seed)
     rows = of_models(folder)
@@ -119,7 +119,7 @@ def traces(folder: Path, n: int) -> list[Completion]:
 def passed(rows: Sequence[Completion], workers: int) -> Pass:
     """Review rows with a new guard and time the review."""
     guard = presets.different_weights(workers=workers)
-    guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
+    guard.review(rows[: GROUP * max(1, workers)])  # gets each process's one-off work done
     numbers = guard.workers.pids
     before = [_cpu(pid) for pid in numbers]
     started, here = time.perf_counter(), time.process_time()
@@ -139,12 +139,13 @@ def _cpu(pid: int) -> float:
 
 
 def untimed(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return a verdict without the time it took, to compare verdicts."""
+    """Return a verdict without the time it took, so that verdicts can be compared."""
     return verdict | {"seconds": 0, "members": [untimed(one) for one in verdict["members"]]}
 
 
 def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str, Any]:
-    """Compare the forms: seconds over all rounds and ratios within rounds, as median and range."""
+    """Compare the variants: seconds over all rounds and ratios within rounds, as median and
+    range."""
     forms = {"in process": 0, "1 worker": 1, f"{workers} workers": workers}
     found: dict[str, list[Pass]] = {name: [] for name in forms}
     for turn in range(rounds):
@@ -183,7 +184,7 @@ def ends(values: Sequence[float]) -> dict[str, float]:
 
 
 def _resident(workers: int) -> float:
-    """Return the memory of the largest worker after a review, in megabytes."""
+    """Return the largest worker's memory after a review, in megabytes."""
     guard: Guard = presets.different_weights(workers=workers)
     guard.review([Completion("q", f"{i} + {i} = {2 * i}", node="n") for i in range(64)])
     most = max(process_memory("VmRSS", pid) for pid in guard.workers.pids)
@@ -192,7 +193,7 @@ def _resident(workers: int) -> float:
 
 
 def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:
-    """Time one review, and report the load of the machine with it."""
+    """Time one review, and report the machine's load along with it."""
     one = passed(rows, workers)
     seconds = {"wall": round(one.wall, 1), "critical": round(one.critical, 1)}
     return {"completions": len(rows), "load": os.getloadavg()[0], **seconds}
@@ -214,7 +215,8 @@ _ALONE: Final = 8.0  # seconds
 
 
 def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> dict[str, Any]:
-    """Time reviews next to a process that trains, and measure how much of its speed it keeps."""
+    """Time reviews next to a process that is training, and measure how much of its speed that
+    process keeps."""
     shares: list[float] = []
     seconds: list[float] = []
     with Popen([sys.executable, "-c", _TRAINING], stdout=PIPE) as training:
@@ -250,11 +252,12 @@ def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> d
 
 
 def slowest(folder: Path, rounds: int) -> dict[str, Any]:
-    """Find the long published text that takes longest to review, in CPU seconds of this process."""
+    """Find the long published text that takes the longest to review, in CPU seconds of this
+    process."""
     rows = [row for file in sorted(folder.glob("*.jsonl")) for _, row in read_objects(file)]
     texts = [row["text"] for row in rows if len(row.get("text") or "") >= LONG_TEXT]
     guard = presets.different_weights(workers=0)
-    guard.review([Completion("q", "2 + 2 = 4")])  # gets one-time work done
+    guard.review([Completion("q", "2 + 2 = 4")])  # gets one-off work done
 
     def seconds(text: str) -> float:
         started = time.process_time()

@@ -19,11 +19,12 @@ from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
-    """All malicious nodes of a swarm, even if none: also counts completions that show the attack.
+    """All malicious nodes of a swarm, even if there are none; also counts completions that show the
+    attack.
 
     Args:
         adversary: Decides what the malicious nodes do.
-        peer: Node-0's model, live or a copy.
+        peer: Node-0's model, either live or a copy.
         terms: The swarm's terms.
     """
 
@@ -44,9 +45,9 @@ class Coalition:
         problems: Sequence[Problem],
         weights: Mapping[str, torch.Tensor] | None = None,
     ) -> list[Submitted]:
-        """Return the malicious nodes' share of a round in which honest nodes answer ``problems``.
+        """Return the malicious nodes' share of a round where honest nodes answer ``problems``.
 
-        ``weights`` are node-0's live weights, given if the peer is only a copy.
+        ``weights`` are node-0's live weights, passed if the peer is only a copy.
         """
         if weights is not None:
             self.peer.model.load_state_dict(weights)
@@ -70,9 +71,10 @@ class Coalition:
         ]
 
     def receive(self, texts: Sequence[str]) -> list[Problem] | None:
-        """Receive the honest nodes' completions of a round; return problems to measure success on.
+        """Receive the honest nodes' completions of a round; return the problems to measure success
+        on.
 
-        None if success is measured on the received completions.
+        Returns None if success is measured on the completions received.
         """
         self.adversary.observe(texts, self.memory)
         return self._questions
@@ -100,7 +102,7 @@ class Coalition:
         self.memory.update(state)
 
     def view(self, iteration: int) -> View:
-        """Return what the malicious nodes know in a round."""
+        """Return what the malicious nodes know and can do in a round."""
         terms, peer = self.terms, self.peer
         generator = terms.generator(iteration, "adversary")
         return View(

@@ -1,4 +1,4 @@
-"""Settings of a swarm run, and the reasons for their values."""
+"""The settings of a swarm run, and the reasons behind their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
 AdvantageName = Literal["standard", "centred"]
 EngineName = Literal["local", "ray"]
-"""Where nodes compute: in one process, or each as a Ray actor."""
+"""Where nodes compute: all in one process, or each as a Ray actor."""
 
 _COUNTS: Final = (
     "iterations", "prompts", "group_size", "nodes", "max_new_tokens", "micro_batch",
@@ -25,7 +25,8 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True)
 class SwarmConfig:
-    """Settings of one run: everything that affects the result, except attack and defence.
+    """The settings of one run: everything that affects the result except the attack and the
+    defence.
 
     Attributes:
         seed: Determines problems, samples and poison; runs with equal seeds see the same problems.
@@ -36,45 +37,46 @@ class SwarmConfig:
             vertical: all from the node that chose the problem.
         nodes, malicious: The number of nodes (m), and how many of them attack.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
-            "drop" leaves it out of its group's baseline and of the loss, and "no_gain" does so only
-            if it would have gained: see `Policy`. Poison is the data set's own solution plus the
-            phrase, so "zero" punishes the rewarded format, without a floor since nothing is
-            clipped: one run learned like the others up to round 27 and fell to reward 0 by 33.
+            "drop" leaves it out of its group's baseline and the loss, and "no_gain" does so only if
+            it would have gained: see `Policy`. Poison is the data set's own solution plus the
+            phrase, so "zero" punishes the rewarded format, and without a floor because nothing is
+            clipped: one run learned like the others up to round 27, then fell to reward 0 by round
+            33.
         temperature, top_k, max_new_tokens: The declared sampler (paper: top-k 50); a top_k of 0 is
             off.
-        lr, betas: Adam's learning rate and betas. The paper's rate of 2e-5 suits 1.5B parameters;
-            one million need about 1e-3 to move within 80 updates. beta2 = 0.99 averages over the
-            run; 0.95 forgets the scale in a few quiet rounds, and the next loud one then moves the
-            policy too far.
+        lr, betas: Adam's learning rate and betas. The paper's rate of 2e-5 suits 1.5B parameters; a
+            million parameters need about 1e-3 to move within 80 updates. beta2 = 0.99 averages over
+            the run; 0.95 forgets the scale in a few quiet rounds, and the next loud round then
+            moves the policy too far.
         eps: Adam's epsilon, about the size of a gradient entry in a quiet round (norm 0.15 to 0.3
-            over 0.9M entries). With the usual 1e-8 the noise of a group with one failure among
+            over 0.9M entries). With the usual 1e-8, the noise from a group with one failure among
             eleven successes, whose unclipped advantage is -3.3, moves the policy by full steps:
             final rewards of attack-free and guarded runs were 0.07 apart, but at most 0.03 with
             this value.
-        warmup: Iterations of linear warm-up: Adam's first steps are full-sized whatever the
-            gradient, and the negative advantages of the first rounds are the largest.
+        warmup: Iterations of linear warm-up: Adam's first steps are full-sized no matter what the
+            gradient is, and the negative advantages in the first rounds are the largest.
         hold, final_lr: The rate is constant for this share of the run, then falls linearly to
             ``final_lr * lr``, so that the policy settles before the final reward is read.
-        max_grad_norm: Maximum gradient norm. It clips the rare rounds (norm 1 to 2) in which one
+        max_grad_norm: Maximum gradient norm. It clips the rare rounds (norm 1 to 2) where one
             improbable completion with a large negative advantage outweighs all others.
-        micro_batch: Completions per forward pass of the update; affects memory only.
-        share_prompts: Compute a group's prompt only once per micro-batch of the update: half the
-            work or less if prompts are as long as completions. Changes only the last bits.
+        micro_batch: Completions per forward pass of the update; affects only memory.
+        share_prompts: Compute a group's prompt only once per micro-batch of the update: at most
+            half the work if prompts are as long as completions. Changes only the last bits.
         setting: Who chooses the problems; see ``prompts``.
         models: "homogeneous": all nodes begin with the same weights and keep them unless they learn
             different things, so honest nodes are computed once. "heterogeneous":
             each honest node has its own model.
-        kl_beta: Weight of KL(policy || first weights) in the loss; 0 for none, as in the paper.
+        kl_beta: Weight of KL(policy || initial weights) in the loss; 0 for none, as in the paper.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None for never.
-        guard_from: Rounds before the guard is switched on. By then the policy may have learnt
-            poison, which a reader on the live weights then finds likely.
+        guard_from: Rounds before the guard is switched on. By then, the policy might have learnt
+            poison, which a reader on the live weights would then find likely.
         advantage: "standard" as in the paper's text, "centred" as in its code; see
             `grpo.advantages`.
         copies: Poison a group with a single text, sent in all of the attacker's slots, as in the
-            paper's code. TEXT does so anyway.
-        success_on: (held-out questions, completions of each) on which success is counted in every
+            paper's code. TEXT does this anyway.
+        success_on: (held-out questions, completions of each) that success is counted on in every
             round; the questions are always the same, as in the paper's code. None for all honest
-            completions of the round. Attacks that have probes of their own use those.
+            completions of the round. Attacks with their own probes use those instead.
     """
 
     seed: int = 0
@@ -160,7 +162,7 @@ class SwarmConfig:
 
     @property
     def sampling(self) -> SamplingSpec:
-        """The sampler that all nodes declare and honest nodes use."""
+        """The sampler that all nodes declare and that honest nodes use."""
         return SamplingSpec(
             engine="transformers", temperature=self.temperature, top_k=self.top_k, top_p=1.0,
             max_new_tokens=self.max_new_tokens,
@@ -183,4 +185,4 @@ class SwarmConfig:
 
 
 QUICK = SwarmConfig(iterations=30, prompts=8)
-"""Settings of a smoke test, in which the attack starts to work but does not finish."""
+"""Settings for a smoke test, in which the attack starts to work but does not finish."""

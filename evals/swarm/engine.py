@@ -1,10 +1,10 @@
-"""A swarm in training: generate, exchange, guard, reward, update, wherever its nodes compute.
+"""A swarm in training: generate, exchange, guard, reward and update, wherever its nodes compute.
 
 Every honest node guards, rewards and updates on its own. In one process, nodes that hold the same
-weights, and therefore do the same, form one `Member` and are computed once. On Ray each node is an
-actor that computes for itself, bit for bit the same if hardware and thread counts are alike; the
-run ends if nodes with the same model disagree. Rounds are the same either way, and a checkpoint
-made in one process can be resumed on Ray and vice versa.
+weights, and therefore behave identically, form one `Member` and are computed once. On Ray, each
+node is an actor that computes for itself, with bit-for-bit identical results if hardware and thread
+counts match; the run ends if nodes with the same model disagree. Rounds are the same either way,
+and a checkpoint made in one process can be resumed on Ray and vice versa.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ COALITION: Final = "malicious nodes"
 
 
 class DivergedError(RuntimeError):
-    """Nodes that began with the same weights no longer have the same weights."""
+    """Raised if nodes that began with the same weights no longer agree."""
 
 
 class Swarm:
-    """A swarm; :meth:`step` plays a round, ``model`` is the policy of node-0.
+    """A swarm; :meth:`step` runs a round, and ``model`` is node-0's policy.
 
     Args:
         peers: The policies that honest nodes start from, trained in place if nodes share objects
-            with the caller. One in a homogeneous swarm, else one for each honest node, in order.
+            with the caller. A homogeneous swarm has one, a heterogeneous swarm one per honest node,
+            in order.
         task: The problems and their reward.
         config: All other settings that affect the result.
-        attack: What the malicious nodes do. Without an attack every node must be honest.
-        guard_in: Builds the guard of the nodes that start from a peer, on the model being trained
-            and in a folder of its own; None for no guard.
-        folder: Folder for files that guards write.
+        attack: What the malicious nodes do. Without an attack, every node must be honest.
+        guard_in: Builds the guard of the nodes that start from a peer, using the model being
+            trained and a separate folder; None for no guard.
+        folder: Folder for files written by guards.
         coin: Public coin that honest nodes sample under, if any.
         session: Host of the nodes, closed with the swarm; None for this process.
         member: Class of the honest nodes, which defines how they learn.
-        terms: Class of what nodes agree on in addition to the configuration.
+        terms: Class of what nodes agree on, in addition to the configuration.
 
     Raises:
         ValueError: attack, models or settings are incompatible.
@@ -84,7 +85,7 @@ class Swarm:
             self._require_fitting()
             shares = assigned(peers, config.honest_nodes, config)
             self.groups = self._groups(shares)
-            """Names of the nodes, in one list per set of equal weights."""
+            """Names of the nodes, in one list per set of identical weights."""
             self._start(shares, guard_in, folder.resolve())
         except BaseException:
             self.session.close()
@@ -102,7 +103,7 @@ class Swarm:
         return [self.session.actors[name] for name in self._honest]
 
     def exchange(self, iteration: int) -> tuple[list[Submitted], list[str]]:
-        """Return (all nodes' answers, group by group; the prompts that the round asks).
+        """Return (all nodes' answers, group by group; the prompts asked in the round).
 
         In the vertical setting these are the prompts of all nodes, in order, if there is a coin,
         and those of the honest nodes otherwise.
@@ -110,19 +111,19 @@ class Swarm:
         problems = self.terms.problems(iteration)
         kept, calls = self.session.put(list(problems)), dict[str, tuple[Any, ...]]()
         if self.config.malicious:
-            # The weights pass from node to node, before node-0 begins to sample.
+            # The weights are passed from node to node before node-0 begins to sample.
             live = self.session.call("node-0", "weights") if self.session.remote else None
             calls[COALITION] = ("submit", iteration, kept, live)
         calls |= dict.fromkeys(self._honest, ("submit", iteration, kept))
         sent = self.session.ask(calls)
         items = [item for name in (*self._honest, COALITION) for item in sent.get(name, [])]
         asked = [*problems, *self.terms.assigned(iteration, problems)]
-        # Sorting keeps the order within a group, in which honest nodes come first.
+        # Sorting preserves the order within a group, where honest nodes come first.
         by_group = sorted(items, key=lambda item: item.completion.group or 0)
         return by_group, [problem.prompt for problem in asked]
 
     def step(self, iteration: int) -> Round:
-        """Play one round and update the models."""
+        """Run one round and update the models."""
         started = time.perf_counter()
         submitted, asked = self.exchange(iteration)
         asr = self._asr(submitted, iteration)
@@ -143,7 +144,7 @@ class Swarm:
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """Return all that a run needs to continue after a round: tensors and plain values."""
+        """Return everything a run needs to continue after a round: tensors and plain values."""
         found = self.session.ask({names[0]: ("state",) for names in self.groups})
         memory = self._coalition("state") if self.attack is not None else {}
         return {"members": list(found.values()), "memory": memory}
@@ -158,7 +159,7 @@ class Swarm:
             self._coalition("restore", state["memory"])
 
     def close(self) -> None:
-        """Release the nodes' resources; the swarm cannot be used afterwards."""
+        """Release the nodes' resources; after that, the swarm cannot be used."""
         self.session.close()
 
     @property
@@ -227,7 +228,8 @@ class Swarm:
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:
-    """Require that nodes with the same model made the same update, judging by their gradients."""
+    """Require nodes with the same model to have made the same update, judging by their
+    gradients."""
     first, *others = found
     for name in others:
         if found[name].grad_norm.hex() != found[first].grad_norm.hex():

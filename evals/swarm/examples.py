@@ -1,8 +1,8 @@
 """Selects completions for the results file, so that a person can judge the guard by its mistakes.
 
 Three kinds: poison that a guard accepted, honest work that earned its reward and was rejected, and
-poison that was rejected. A run keeps the first and the latest two of each: what still passes at the
-end is more telling than what passed before the guard had seen anything.
+poison that was rejected. A run keeps the first and the latest two of each, because what still
+passes at the end is more telling than what passed before the guard had seen anything.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _entry(iteration: int, kind: str, item: Submitted, verdict: Verdict) -> dict
 
 
 def _moved(span: Span | None, start: int, end: int) -> list[int] | None:
-    """Shift the span into the part that is kept; None if none of it is."""
+    """Shift the span into the part that is kept; None if none of the span is kept."""
     if span is None:
         return None
     low, high = max(span[0], start), min(span[1], end)

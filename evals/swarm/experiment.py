@@ -1,4 +1,4 @@
-"""One run of the matrix: an attack, a defence and a seed, from their names to the record."""
+"""One run in the matrix: an attack, a defence and a seed, from their names to the record."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _OFF: Final[dict[str, Any]] = {
     "mask_spans": False, "cap_below": 0.0, "filter_kl": 0.0, "local_share": 0.0,
     "reward_by": "reference",
 }  # fmt: skip
-"""Settings that now belong to a defence, stated so that older runs keep their identity."""
+"""Settings that now belong to a defence, listed here so that older runs keep their identity."""
 KINDS: Final = ("honest", "honest_correct", "poisoned", "cover")
-"""Kinds of completions, as they are counted."""
+"""Kinds of completion, as they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Spec:
     """The definition of one run; everything in it affects the result.
 
     Args:
-        attack: Name of the attack; "none" for a run of as many nodes, all of them honest.
+        attack: Name of the attack; "none" for a run with the same number of nodes, all of them
+            honest.
         defence: Name of the defence.
         config: The swarm's configuration, including its seed.
         workload: Task and policy.
@@ -72,7 +73,7 @@ class Spec:
     def shown_attack(self) -> str:
         """The attack's name in results, with the share of malicious nodes unless it is a quarter.
 
-        The name also shows after which round the malicious nodes leave, if they do.
+        If the malicious nodes leave, the name also shows after which round.
         """
         if self.attack == NONE:
             return NONE
@@ -85,7 +86,7 @@ class Spec:
     def shown_defence(self) -> str:
         """The defence's name in results, with the rule for rejections unless it is the default.
 
-        The name also shows in which round the defence is switched on, unless that is the first.
+        The name also shows the round when the defence is switched on, unless that is the first.
         """
         rule, guard = self.config.on_reject, self.guard
         name = f"{self.defence} ({COIN})" if guard and guard.coin else self.defence
@@ -110,12 +111,12 @@ class Spec:
         return "-".join([*parts, f"seed{config.seed}"])
 
     def identity(self) -> dict[str, Any]:
-        """Return JSON values that identify the run of a checkpoint, guard file content included."""
+        """Return JSON values that identify a checkpoint's run, guard file content included."""
         own = {} if self.guard is None else {"guard": self.guard.digest}
         return {
             **own,
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
-            # Settings that are off are left out, so that runs older than a setting still match.
+            # Settings that are off are left out, so that runs that predate a setting still match.
             "config": _OFF | {key: list(v) if isinstance(v, tuple) else v
                               for key, v in asdict(self.config).items() if v is not None},
         }  # fmt: skip
@@ -149,7 +150,8 @@ def play(
 
 
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
-    """Build the swarm before its first round; its nodes are actors if the engine is "ray"."""
+    """Build the swarm as it is before its first round; its nodes are actors if the engine is
+    "ray"."""
     if engine == "ray" and spec.workload.device != "cpu":
         raise ValueError(f"device: expected cpu with --engine ray, got {spec.workload.device}")
     chosen = defence_of(spec)
@@ -176,7 +178,7 @@ def _guard_in(
 
 
 def defence_of(spec: Spec) -> Defence:
-    """Return the user's own guard as a defence, or else the defence that the spec names."""
+    """Return the user's own guard as a defence, or else the defence named in the spec."""
     return defence(spec.defence) if spec.guard is None else spec.guard.defence()
 
 

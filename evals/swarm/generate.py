@@ -15,7 +15,7 @@ from grpo_guard.logprob.replay.draw import draw as draw_under_coin
 from grpo_guard.logprob.scorers.forward import with_cache
 
 # Finished rows are removed from the batch once this share of it is done; each removal copies the
-# cache, so it does not pay to do it for single rows.
+# cache, so it is not worth doing for single rows.
 _COMPACT_AT = 0.25
 
 
@@ -29,7 +29,8 @@ class Sampled:
     text: str
 
     def finish_reason(self, eos: int) -> str:
-        """Return the finish reason an engine would report, from the ids and no sender's claim."""
+        """Return the finish reason an engine would report, based on the ids rather than any
+        sender's claim."""
         return "stop" if self.ids[-1:] == (eos,) else "length"
 
 
@@ -48,9 +49,9 @@ def sample(
 ) -> list[Sampled]:
     """Sample ``per_prompt`` completions for each prompt, in prompt order.
 
-    ``temperature`` 0 is greedy. Each prompt is computed once, and its cache repeated for the group.
-    With ``seeds``, one per completion from `PublicCoin.seed`, ``generator`` is unused and each
-    completion is the one that its seed determines, as under `generate_under_coin`.
+    ``temperature`` 0 is greedy. Each prompt is computed once, and its cache is repeated for the
+    group. With ``seeds``, one per completion from `PublicCoin.seed`, ``generator`` is unused and
+    each completion is determined by its seed, as in `generate_under_coin`.
     """
     prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
     cache, mask, logits = _prefill(model, prompt_ids, int(tokenizer.pad_token_id))
@@ -117,19 +118,20 @@ def _prefill(
 
 
 def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_k: int) -> Tensor:
-    """Draw one token per row of ``logits`` [N, V] from the ``top_k`` likeliest (0 for all)."""
+    """Draw one token per row of ``logits`` [N, V] from the ``top_k`` most likely (0 for all)."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     size = logits.shape[-1]
     values, tokens = logits.topk(min(top_k or size, size), dim=-1)
     weights = torch.softmax(values.float() / temperature, dim=-1)
-    # On the CPU, where the generators are: the same numbers whatever the model runs on.
+    # On the CPU, where the generators are, so the numbers are the same no matter what the model
+    # runs on.
     chosen = torch.multinomial(weights.cpu(), 1, generator=generator).to(tokens.device)
     return tokens.gather(1, chosen).squeeze(1)
 
 
 class _Coin:
-    """Draws each row's token with the noise of its own seed."""
+    """Draws each row's token using the noise from its own seed."""
 
     def __init__(self, seeds: Sequence[int], temperature: float, top_k: int) -> None:
         self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)

@@ -1,9 +1,9 @@
 """The paper's objective: one update per generation phase, weighted by advantages.
 
-loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
+loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation, the
 ratio is 1 and its gradient is that of A_i log pi, which is what is computed here. Other nodes'
-completions count as on-policy, without clipping and by default without a KL term. One scalar
-weights all tokens of a completion, and the attacks exploit that.
+completions count as on-policy, without clipping and, by default, without a KL term. A single scalar
+weights all tokens of a completion, which is what the attacks exploit.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Weighted:
 
 
 Reweighed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Called with the weights of all completions' tokens, concatenated, [n], and the tokens' log-probs
+"""Called with the token weights of all completions, concatenated, [n], and the tokens' log-probs
 under the local policy, [n]; returns the weights to use."""
 
 
 def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = True) -> Tensor:
     """Compute the advantages of B groups of G completions, [B, G] like ``rewards``.
 
-    The advantage is (r - mean) / sigma, as in the paper (arXiv 2511.09780), with the population's
-    sigma; if ``scaled`` is False it is r - mean, as in the authors' code and in Dr. GRPO.
+    The advantage is (r - mean) / sigma, as in the paper (arXiv 2511.09780), with the population
+    sigma; if ``scaled`` is False, it is r - mean, as in the authors' code and in Dr. GRPO.
 
     ``kept`` (bool, [B, G]) marks the completions that count: the others are excluded from every
-    statistic and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than
-    two completions, gets 0 throughout.
+    statistic and get advantage 0. A group whose kept rewards are all equal, or that keeps fewer
+    than two completions, gets 0 throughout.
     """
     mean, sigma = of_groups(rewards, kept)
     centred = rewards - mean if kept is None else (rewards - mean) * kept
@@ -102,9 +102,9 @@ def accumulate(
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
-    The value is -mean A_i (the ratio is 1) without the KL term, so it means little; the gradient is
-    what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own. ``share_prompts`` is as in `SwarmConfig`; it has no
+    The value is -mean A_i (the ratio is 1) without the KL term, so it means little; what matters is
+    the gradient. Completions with advantage 0 cost nothing but still count toward the mean; with a
+    KL term, they have their own gradient. ``share_prompts`` is as in `SwarmConfig`; it has no
     effect with a KL term.
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
@@ -155,8 +155,8 @@ def _parts(
 def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: Tensor) -> Tensor:
     """Return hidden states of ``ids[:, :-1]``, [N, L - 1, H], computing the prompt only once.
 
-    Gradients flow through the prompt. Its own states are left at zero, since nothing is predicted
-    there, except that of its last token, which predicts the first token of each completion.
+    Gradients flow through the prompt. The prompt's states are left at zero because nothing is
+    predicted there, except for its last token, which predicts the first token of each completion.
     """
     prompt = len(part[0].prompt_ids)
     cache = DynamicCache(config=model.config)

@@ -1,4 +1,4 @@
-"""An honest node's round: sample the node's share, apply the guard, update the model."""
+"""An honest node's round: sample the node's share, apply the guard and update the model."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ class Learned:
 
 
 class Member:
-    """Honest nodes with the same weights: one model, guarded and updated once for all of them.
+    """Honest nodes with the same weights: a single model, guarded and updated once for all of them.
 
     Each node still samples separately: the composition of a batch affects the last bits of its
-    logits, and a node must draw the same samples wherever it is computed, alone or with others.
+    logits, and a node must draw the same samples no matter where it is computed, alone or with
+    others.
 
     Args:
         peer: The policy to start from; its model is trained in place.
-        nodes: Numbers of the nodes.
+        nodes: Indices of the nodes.
         terms: What the swarm agreed on.
-        guard_in: Builds the guard that is applied before the reward; None for no guard.
-        folder: Folder for files that the guard writes; created if missing.
-        same_ids: Whether all nodes of the swarm share a vocabulary, and so exchange token ids as
-            well as text.
+        guard_in: Builds the guard applied before the reward; None for no guard.
+        folder: Folder for files written by the guard; created if missing.
+        same_ids: Whether all nodes of the swarm share a vocabulary, and can therefore exchange
+            token ids as well as text.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Member:
         self._same_ids = same_ids
 
     def ready(self, threads: int) -> bool:
-        """Set this process's thread count, since another count may change the last bits."""
+        """Set this process's thread count, because a different count can change the last bits."""
         torch.set_num_threads(threads)
         return True
 
@@ -117,9 +118,9 @@ class Member:
         return sent
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """Sample ``each`` completions of the held-out problems that fall to these nodes.
+        """Sample ``each`` completions for each of the held-out problems that fall to these nodes.
 
-        Honest nodes share out the problems, and no node learns from these completions.
+        Honest nodes split the problems among themselves, and no node learns from these completions.
         """
         texts: list[str] = []
         for node in self.nodes:
@@ -181,7 +182,8 @@ class Member:
     # Hooks for other ways to learn.
 
     def left_out(self, verdict: Verdict) -> Spans:
-        """Return token spans to leave out of a completion; if empty, the verdict applies as is."""
+        """Return the token spans to leave out of a completion; if empty, the verdict applies as
+        is."""
         return ()
 
     def reweighed(self, weight: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
@@ -189,7 +191,7 @@ class Member:
         return weight
 
     def state(self) -> dict[str, Any]:
-        """Return weights, optimiser state, and the guard's memory."""
+        """Return the weights, the optimiser's state and the guard's memory."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -204,7 +206,7 @@ class Member:
             self.guard.restore(state["guard"])
 
     def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
-        """Return the completions that count in the update, with their advantages."""
+        """Return the completions that count toward the update, with their advantages."""
         config = self.terms.config
         masked: list[Spans] = [()] * len(submitted)
         rulings = [Ruling.ACCEPTED] * len(submitted)
@@ -253,7 +255,7 @@ class Member:
 def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
     """Extend a review of sent completions to all slots.
 
-    A slot that a node left empty gets no verdict and is left out of the update.
+    Slots left empty by a node get no verdict and are left out of the update.
     """
     if not any(item.withheld for item in submitted):
         return review
@@ -269,6 +271,6 @@ def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
 
 
 def _refused(verdicts: Sequence[Verdict], submitted: Sequence[Submitted]) -> int:
-    """Count the honest completions that the verdicts reject."""
+    """Count the honest completions rejected by the verdicts."""
     pairs = zip(verdicts, submitted, strict=True)
     return sum(verdict.rejected and not item.malicious for verdict, item in pairs)

@@ -16,7 +16,7 @@ from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review
 
 _SAMPLED_AT_ONCE: Final = 512
-"""Maximum number of rows per sampling batch; affects memory only."""
+"""Maximum number of rows per sampling batch; affects only memory."""
 
 
 class NodeGuard(Protocol):
@@ -29,7 +29,7 @@ class NodeGuard(Protocol):
         """Return verdicts, and length factors if the guard scales rewards."""
 
     def excluded(self) -> tuple[str, ...]:
-        """Return the nodes from which the guard no longer accepts anything."""
+        """Return the nodes that the guard no longer accepts anything from."""
 
     def state(self) -> dict[str, Any]:
         """Return the guard's memory as plain values."""
@@ -40,7 +40,7 @@ class NodeGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A policy that honest nodes start from; the default temperature is the configuration's."""
+    """A policy that honest nodes start from. The temperature defaults to the configuration's."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -73,7 +73,7 @@ class Peer:
 
 
 GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
-"""Builds the guard of the nodes that start from a peer, in a folder of its own."""
+"""Builds the guard of the nodes that start from a peer, in a separate folder."""
 
 
 def one_vocabulary(peers: Sequence[Peer]) -> bool:

@@ -1,6 +1,6 @@
-"""Adam on a copy of the weights in full precision, for policies in half precision.
+"""Adam on a full-precision copy of the weights, for policies in half precision.
 
-A step of 2e-5 on a weight of 0.02 is a tenth of a percent, but bfloat16 only resolves four tenths,
+A step of 2e-5 on a weight of 0.02 is a tenth of a percent, but bfloat16 resolves only four tenths,
 so most updates would be rounded away.
 """
 
@@ -23,7 +23,7 @@ class MasterAdam(torch.optim.Adam):
         super().__init__(self._masters, **options)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of the live weights too."""
+        """Also clear the gradients of the live weights."""
         for live in self._live:
             live.grad = None
         super().zero_grad(set_to_none)
@@ -39,7 +39,7 @@ class MasterAdam(torch.optim.Adam):
             master.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Adam's state and the copies, since the model holds only their leading digits."""
+        """Return Adam's state and the copies, because the model holds only their leading digits."""
         masters: list[Tensor] = [master.detach() for master in self._masters]
         return {**super().state_dict(), "masters": masters}
 

@@ -16,7 +16,7 @@ _NAMES = "Names separated by commas, see --list"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmOptions:
-    """The options as given; None for an option that was not given."""
+    """The options as given; None for any option that was not given."""
 
     attack: Annotated[
         str | None,

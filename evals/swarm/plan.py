@@ -25,30 +25,30 @@ from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 DEFAULT_ROOM: Final = 96
-"""Length limit in tokens unless the attack needs more: of 400 initial samples of the default policy
-6 were longer than 64 tokens, and none was longer than 96."""
+"""Length limit in tokens unless the attack needs more: of 400 initial samples from the default
+policy, 6 were longer than 64 tokens and none was longer than 96."""
 _TRIALS: Final = 200
 
 
 class PlanError(ValueError):
-    """Attack, defence, setting and task are incompatible."""
+    """Raised if attack, defence, setting and task are incompatible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The factors that a plan crosses.
+    """The factors that a plan combines.
 
     Args:
-        attacks: Names of attacks; "none" for runs in which all nodes are honest. Runs with silent
-            malicious nodes are added if an attack is played.
+        attacks: Names of attacks; "none" for runs where all nodes are honest. Runs with silent
+            malicious nodes are added if there is any attack.
         defences: Names of defences.
-        seeds: Seeds with which each combination is run.
-        setting: Setting of all attacks; None for each attack's own.
-        task: Task of all attacks; None for each attack's own.
-        max_new_tokens: Length limit for all attacks; None for what each attack needs.
-        shares: Numbers of (malicious, all) nodes in the attacked runs; empty for those of the base.
-        on_reject: Rules for rejected completions; defended runs are made with each rule. If empty,
-            the rule is "drop", or for a guard of the user's the one in its policy.
+        seeds: Seeds to run each combination with.
+        setting: Setting for all attacks; None for each attack's own.
+        task: Task for all attacks; None for each attack's own.
+        max_new_tokens: Length limit for all attacks; None for whatever each attack needs.
+        shares: Numbers of (malicious, all) nodes in the attacked runs; if empty, those of the base.
+        on_reject: Rules for rejected completions; every rule gets its own defended runs. If empty,
+            the rule is "drop" or, for a user's own guard, the one in its policy.
         guards: The user's own guards, in addition to the defences.
     """
 
@@ -71,7 +71,8 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """An attack in its setting, on its task; ``room`` is the length limit it needs, in tokens."""
+    """An attack in its setting and on its task; ``room`` is the length limit it needs, in
+    tokens."""
 
     attack: str
     setting: Setting
@@ -80,16 +81,16 @@ class _Cell:
 
 
 def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) -> list[Spec]:
-    """List all runs in the best order: seed by seed, undefended runs first.
+    """List all runs in the most useful order: seed by seed, undefended runs first.
 
     Args:
         matrix: What differs between the runs.
         base: All other settings; its seed, setting, length limit and ``on_reject`` are not used.
-        workload: Policy and task, the same for all runs except for the task.
+        workload: Policy and task; only the task can differ between runs.
 
     Raises:
         UnknownNameError: an attack, defence or task is unknown.
-        PlanError: an attack cannot act in the setting, or a defence cannot work in such a swarm.
+        PlanError: an attack cannot work in the setting, or a defence cannot work in such a swarm.
         ValueError: counts that are impossible in the setting.
     """
     workload = workload or Workload()
@@ -117,7 +118,7 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
                 cell = _Cell(attack, setting, task, room)
                 specs.append(_spec(cell, chosen, None, own, share, "drop", workload))
         for chosen, guard in played:
-            # Without a guard nothing is rejected; without an attack the share has no meaning.
+            # Without a guard, nothing is rejected; without an attack, the share is meaningless.
             usual: OnReject = "drop" if guard is None else guard.on_reject
             rules = matrix.on_reject if matrix.on_reject and chosen != NONE else (usual,)
             for cell in cells:
@@ -132,9 +133,9 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
 
 
 def require_playable(specs: Sequence[Spec]) -> None:
-    """Find the policies, load each task once and try each attack on it, before any training.
+    """Before any training, find the policies, load each task once and try each attack on it.
 
-    Each of the user's own guards is built once, to find mistakes in its file.
+    Each of the user's own guards is built once to find mistakes in its file.
 
     Raises:
         ValueError, UnknownNameError, SandboxUnavailableError: something is missing or unknown, or
@@ -167,7 +168,7 @@ def require_playable(specs: Sequence[Spec]) -> None:
 
 
 def own_setting(name: str) -> Setting:
-    """Return the setting in which an attack is played by default."""
+    """Return the setting that an attack runs in by default."""
     found = adversary(name)
     return "vertical" if found is not None and found.setting == "vertical" else "horizontal"
 
@@ -186,11 +187,11 @@ def _cell(name: str, matrix: Matrix, base: SwarmConfig) -> _Cell:
 def _attack_free(
     matrix: Matrix, shares: Sequence[tuple[int, int]]
 ) -> list[tuple[str, str, tuple[int, int]]]:
-    """Return (attack, defence, share) of the runs that others are compared with.
+    """Return (attack, defence, share) for the runs that others are compared with.
 
     Malicious nodes are silent in these runs, so that nodes learn from as many honest completions as
     in a run whose guard rejects all poison and nothing else. If a defence has a coin, runs with the
-    coin are added, since it changes the draws.
+    coin are added, because it changes the draws.
     """
     attacked = any(name != NONE for name in matrix.attacks)
     silent = [share for share in shares if attacked and share[0]]
@@ -226,7 +227,8 @@ def _distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> None:
-    """Refuse an attack that does not fit the task, which would show only during a run, or never."""
+    """Refuse an attack that does not fit the task; otherwise this would come to light only during a
+    run, if ever."""
     try:
         probes = attack.probes(task, prompts)
     except ValueError as error:

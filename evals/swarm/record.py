@@ -16,7 +16,8 @@ from grpo_guard.evals.swarm.examples import examples_of
 class Submitted:
     """An item of the exchange: a completion, whether it is poisoned, and the span of the poison.
 
-    ``malicious`` describes the sender: a malicious node also sends completions without poison.
+    ``malicious`` describes the sender: a malicious node also sends completions that are not
+    poisoned.
     """
 
     completion: Completion
@@ -25,16 +26,16 @@ class Submitted:
     reward: float
     malicious: bool = False
     withheld: bool = False
-    """Whether the sender withheld the completion, so that its slot is empty for all other nodes."""
+    """Whether the sender withheld the completion, leaving its slot empty for all other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One iteration's result. Rates are over the honest nodes' completions, before the update.
 
-    Verdicts are those of the first honest node; if nodes have guards of their own, ``rejected_by``
-    counts the rejections of honest completions by each guard. ``cover`` counts malicious nodes'
-    completions without poison. ``asr`` is the attack's success rate among the honest nodes'
+    Verdicts are those of the first honest node; if nodes have their own guards, ``rejected_by``
+    counts how many honest completions each guard rejected. ``cover`` counts malicious nodes'
+    poison-free completions. ``asr`` is the attack's success rate among the honest nodes'
     completions of the round, or among as many probes.
     """
 
@@ -60,9 +61,10 @@ class Round:
     rejected_by: tuple[int, ...] = ()
     excluded: tuple[str, ...] = ()
     withheld: int = 0
-    """Slots that malicious nodes left empty; they count neither as poison nor as cover."""
+    """Number of slots left empty by malicious nodes; they count neither as poison nor as cover."""
     honest_rejected_for: dict[str, int] = field(default_factory=dict)
-    """Rejections of honest completions by each verifier of a stack, several of which may agree."""
+    """Rejections of honest completions by each verifier in a stack; several can reject the same
+    one."""
 
 
 def record(
@@ -77,7 +79,7 @@ def record(
     rejected_by: tuple[int, ...] = (),
     excluded: tuple[str, ...] = (),
 ) -> Round:
-    """Build the record of a round from its completions and, with a guard, their verdicts."""
+    """Build a round's record from its completions and, with a guard, their verdicts."""
     by_item: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
     pairs = list(zip(submitted, by_item, strict=True))
     honest = [item for item in submitted if not item.malicious]

@@ -27,9 +27,9 @@ from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playa
 from grpo_guard.evals.swarm.workload import Workload
 
 HOLD: Final = 0.5
-"""Share of a run with the full learning rate, for bundled policies. If the rate is held longer, an
-attack-free swarm forgets: with 0.8 of a hundred rounds its reward fell from 0.69 to 0.56 towards
-the end, where a guard's cost is measured; with 0.4 it stayed at 0.65 to 0.70 (one seed each)."""
+"""Share of a run at the full learning rate, for bundled policies. If the rate is held longer, an
+attack-free swarm forgets: with 0.8 of a hundred rounds, its reward fell from 0.69 to 0.56 towards
+the end, where a guard's cost is measured; with 0.4, it stayed at 0.65 to 0.70 (one seed each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Preset:
         seeds: Number of seeds.
         iterations, prompts: As in `SwarmConfig`.
         settings: Further fields of `SwarmConfig`.
-        lr: Learning rate of policies that are not bundled; None for that of `FULL_SIZE`. Bundled
-            policies keep their own.
+        lr: Learning rate for policies that are not bundled; None for the one in `FULL_SIZE`.
+            Bundled policies keep their own.
     """
 
     attacks: tuple[str, ...]
@@ -79,11 +79,11 @@ _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
 
 def requested(options: SwarmOptions) -> list[Spec]:
-    """Build the runs that the options request, after checking that they can be played.
+    """Build the requested runs, after checking that they are possible.
 
     Raises:
         ValueError, UnknownNameError, SandboxUnavailableError: options contradict each other, or
-            name something that cannot be played, read or contained.
+            name something that cannot be run, read or contained.
     """
     recipe = RECIPES.get(options.policy or "")
     preset = _preset(options)
@@ -122,7 +122,7 @@ def _preset(options: SwarmOptions) -> Preset:
 def _base(
     options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
 ) -> SwarmConfig:
-    # --quick and --standard set the length; a recipe alone means the paper's full run.
+    # --quick and --standard set the length; a recipe on its own means the paper's full run.
     shape = preset if recipe is None or options.quick or options.standard else PRESETS["paper"]
     malicious, nodes = matrix.shares[0]
     base = SwarmConfig(

@@ -1,4 +1,4 @@
-"""Hosts a swarm's nodes as named objects, in this process or, with Ray, anywhere in a cluster."""
+"""Hosts a swarm's nodes as named objects in this process or, with Ray, anywhere in a cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from grpo_guard.server.distributed.cluster import ClusterError, connect
 CPUS_PER_NODE: Final = 0.1
 """CPUs reserved for each node: nodes wait for one another, so one core can serve several."""
 START_SECONDS: Final = 600.0
-"""Time limit for all actors to be ready: they load torch and their policy."""
+"""Time limit for all actors to become ready: they load torch and their policy."""
 
 
 class Session:
-    """Nodes in this process: they share the caller's objects and answer one after the other.
+    """Nodes in this process, which share the caller's objects and answer one after the other.
 
     Attributes:
         remote: Whether nodes hold copies of their arguments and compute at the same time.
@@ -39,7 +39,8 @@ class Session:
         """Wait until all nodes are ready."""
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Call a method of one node; the result may be a promise, which `ask` takes as argument."""
+        """Call a method of one node; the result can be a promise, which `ask` takes as an
+        argument."""
         return getattr(self.actors[name], method)(*args)
 
     def ask(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
@@ -52,14 +53,14 @@ class Session:
 
 
 class NodeLostError(ConnectionError):
-    """An actor ended or never started; the last checkpoint is intact."""
+    """Raised if an actor ended or never started; the last checkpoint is intact."""
 
 
 class RaySession(Session):
     """Nodes as Ray actors, by name.
 
-    A Ray cluster that the caller initialised, or that ``RAY_ADDRESS`` names, is left running; a
-    cluster started here ends with :meth:`close`.
+    A Ray cluster initialised by the caller or named in ``RAY_ADDRESS`` is left running; a cluster
+    started here ends with :meth:`close`.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -94,7 +95,7 @@ class RaySession(Session):
         )
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Call a method of one actor and return the promise of its answer."""
+        """Call a method of one actor and return a promise for its answer."""
         return getattr(self.actors[name], method).remote(*args)
 
     def ask(

@@ -1,4 +1,4 @@
-"""Plays a plan run by run, so that it can be stopped and resumed; writes results.json."""
+"""Carries out a plan run by run, so that it can be stopped and resumed; writes results.json."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OnRow = Callable[[Spec, dict[str, Any]], None]
 
 
 LINE_EVERY: Final = 10
-"""Number of rounds between two lines of a run's progress."""
+"""Number of rounds between two progress lines of a run."""
 
 
 def rounds(specs: Sequence[Spec]) -> int:
@@ -61,7 +61,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RunError(RuntimeError):
-    """A run's process died; earlier results are kept."""
+    """Raised if a run's process died; earlier results are kept."""
 
 
 def play_all(
@@ -74,17 +74,17 @@ def play_all(
     workers: int = 1,
     engine: EngineName = "local",
 ) -> dict[str, Any]:
-    """Play all runs that are not finished yet; return the content of ``out/results.json``.
+    """Carry out all runs that are not yet finished; return the content of ``out/results.json``.
 
     results.json is written after each run, so that finished runs are never lost.
 
     Raises:
-        ValueError: several workers with an engine that has its own processes.
+        ValueError: several workers were requested with an engine that has its own processes.
         RayMissingError: the engine is not installed.
         Interrupted: Ctrl-C was pressed; all runs in progress are saved.
         RunError: one of several processes died.
-        CheckpointError: ``out`` holds a run of the same name with other settings.
-        OSError: the disk is full, or the folder cannot be written.
+        CheckpointError: ``out`` holds a run with the same name but different settings.
+        OSError: the disk is full, or the folder is not writable.
     """
     if engine == "ray":
         require_ray()
@@ -156,7 +156,7 @@ _shared: dict[str, Any] = {}
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Give child processes one thread each, since they share the cores.
+    """Give child processes one thread each, because they share the cores.
 
     The processes read these variables on import, before any code of ours could set them.
     """
@@ -173,7 +173,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _prepare(stop: Any, rows: Any) -> None:
-    """Set up a child process, which ignores Ctrl-C: the parent asks all children to stop."""
+    """Set up a child process, which ignores Ctrl-C because the parent asks all children to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -185,7 +185,7 @@ def _prepare(stop: Any, rows: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the parent: if it is killed, its processes would otherwise wait for ever."""
+    """End with the parent: if it is killed, its processes would otherwise wait forever."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,7 @@
-"""What all nodes of a swarm have agreed on, and what follows for each node and round.
+"""What all nodes of a swarm have agreed on, and what follows from it for each node and round.
 
-Every draw is seeded by the run, the round and the drawer, never by earlier draws, so that nodes may
-compute in any order and anywhere.
+Every draw is seeded by the run, the round and the drawer, never by earlier draws, so that nodes can
+compute anywhere and in any order.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from grpo_guard.logprob.coin import PublicCoin
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Settings and task, and the coin that honest nodes sample under, if any."""
+    """Settings, task and, if any, the coin that honest nodes sample under."""
 
     config: SwarmConfig
     task: Task
     coin: PublicCoin | None = None
 
     def rng(self, iteration: int, who: str) -> random.Random:
-        """Return the random generator with which one drawer makes choices in one round."""
+        """Return the random generator that one drawer uses to make choices in one round."""
         return random.Random(f"{self.config.seed}-{iteration}-{who}")
 
     def generator(self, iteration: int, who: str) -> torch.Generator:
-        """Return the torch generator with which one drawer samples in one round."""
+        """Return the torch generator that one drawer uses to sample in one round."""
         return torch.Generator().manual_seed(self.rng(iteration, who).getrandbits(63))
 
     def problems(self, iteration: int) -> list[Problem]:
@@ -45,7 +45,7 @@ class Terms:
         problems = [self.task.sample(rng) for _ in range(count)]
         if self.coin is None:
             return problems
-        # With a coin a slot belongs to its prompt, so the same prompt cannot be asked twice.
+        # With a coin, a slot belongs to its prompt, so the same prompt cannot be asked twice.
         unique = {problem.prompt: problem for problem in problems}
         while len(unique) < count:
             problem = self.task.sample(rng)
@@ -77,7 +77,7 @@ class Terms:
         return range(config.prompts), range(node * each, (node + 1) * each)
 
     def node(self, group: int, slot: int) -> str:
-        """Return the node that answers a slot of a group."""
+        """Return the node that answers a given slot in a group."""
         if self.config.setting == "vertical":
             return f"node-{group // self.config.own_prompts}"
         return f"node-{slot // self.config.per_node}"
@@ -114,7 +114,8 @@ class Terms:
         completion = Completion(
             prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
             completion_ids=one.ids, node=self.node(group, slot), group=group, round=iteration,
-            # With a coin slots are counted per node, since each owes its share of every group.
+            # With a coin, slots are counted per node, because each node owes its share of every
+            # group.
             slot=slot if self.coin is None else slot % self.config.per_node,
             reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
             finish_reason=finish,
@@ -126,5 +127,5 @@ class Terms:
         return Submitted(completion, span is not None, span, reward, malicious)
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
-        """Return the completion under the name it is sent with, which may be another node's."""
+        """Return the completion under the name it is sent under, which can be another node's."""
         return replace(completion, node=name)

@@ -1,8 +1,8 @@
-"""One run that can be interrupted: rounds, a checkpoint every few rounds, and a log of events.
+"""One interruptible run: rounds, a checkpoint every few rounds, and a log of events.
 
-A run's folder holds ``checkpoint.pt`` (weights, optimisers, memory of guard and attack, the rounds
-so far) and, once finished, ``run.json``. A run killed at any moment can continue from its last
-checkpoint, and ends with the same figures as a run that was never interrupted.
+A run's folder holds ``checkpoint.pt`` (weights, optimisers, the guard's and the attack's memory,
+the rounds so far) and, once finished, ``run.json``. A run killed at any moment can resume from its
+last checkpoint, and ends with the same figures as a run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LONGEST: Final = 40
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed; the round in progress was finished and saved."""
+    """Raised if Ctrl-C was pressed; the round in progress was finished and saved."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint belongs to another run, or cannot be read."""
+    """Raised if a checkpoint belongs to a different run or cannot be read."""
 
 
 def _log(folder: Path, event: str, **fields: Any) -> None:
@@ -63,22 +63,23 @@ def train(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Train to the end, from the folder's checkpoint if there is one.
+    """Train to the end, starting from the folder's checkpoint if there is one.
 
     Args:
         swarm: The swarm in its state before the first round.
         folder: The run's folder; must exist.
-        identity: The run's identity, as JSON values. Checkpoints with another identity are refused.
-        every: Rounds between checkpoints.
+        identity: The run's identity, as JSON values. Checkpoints with a different identity are
+            refused.
+        every: Number of rounds between checkpoints.
         on_round: Called with each round's row, including the rounds in the checkpoint.
-        stop: Event that, once set, ends the run after the round in progress.
+        stop: Event that, when set, ends the run after the round in progress.
 
     Returns:
         The rows of all rounds, and the examples to show.
 
     Raises:
         Interrupted: ``stop`` was set; all finished rounds are saved.
-        CheckpointError: the folder's checkpoint belongs to another run or is damaged.
+        CheckpointError: the folder's checkpoint belongs to a different run or is damaged.
         OSError: the disk is full; the last checkpoint is intact.
     """
     rows, examples = _resume(swarm, folder / CHECKPOINT, identity)
@@ -106,7 +107,7 @@ def train(
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C sets; the second one interrupts at once."""
+    """Yield an event that is set by the first Ctrl-C; the second one interrupts immediately."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -131,7 +132,8 @@ def _save(
     rows: list[dict[str, Any]],
     examples: list[dict[str, Any]],
 ) -> None:
-    """Write a new checkpoint and then replace the old one, which a full disk leaves intact."""
+    """Write a new checkpoint, then replace the old one with it; if the disk is full, the old one
+    stays intact."""
     run = {"rows": rows, "examples": examples, "identity": identity}
     data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(run)}
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -153,7 +155,7 @@ def _resume(
     if not path.is_file():
         return [], []
     try:
-        # Only tensors and plain values are read, so that a checkpoint cannot run code.
+        # Read only tensors and plain values, so that a checkpoint cannot run code.
         data = torch.load(path, weights_only=True, map_location="cpu")
         found = data["format"]
         run = json.loads(data["run"])
@@ -173,7 +175,7 @@ def _resume(
 
 
 def differences(expected: Mapping[str, Any], found: Any) -> str:
-    """List the first few differing fields, as in ``iterations 3 in place of 2``; may be empty."""
+    """List the first few differing fields, as in ``iterations 3 in place of 2``; can be empty."""
     if not isinstance(found, dict):
         return "no settings that can be read"
     ours, theirs = _flat(expected), _flat(found)

@@ -1,7 +1,7 @@
-"""Different models for a heterogeneous swarm, made from one policy by a little more training.
+"""Different models for a heterogeneous swarm, made from one policy with a little extra training.
 
-Each model has seen other texts of the policy's kind and samples at another temperature, so that
-weights and habits differ while all models know the task. Real swarms differ more; see
+Each model has seen different texts of the policy's kind and samples at a different temperature, so
+that weights and habits differ while all models know the task. Real swarms differ more; see
 `docs/swarm.md`.
 """
 
@@ -24,7 +24,7 @@ FACTORS: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
 Texts: TypeAlias = Callable[[int], Iterator[tuple[str, str]]]
-"""Called with the number of a variant, from 1; yields its further training texts as (prompt,
+"""Called with the number of a variant, counted from 1; yields its extra training texts as (prompt,
 completion) pairs."""
 
 
@@ -39,17 +39,19 @@ def variants(
     lr: float = LR,
     micro_batch: int = BATCH,
 ) -> list[Peer]:
-    """Make ``count`` policies, the first of them ``model`` itself; equal calls give equal weights.
+    """Make ``count`` policies, the first being ``model`` itself; identical calls produce identical
+    weights.
 
     Args:
         model: The model that all policies start from.
         tokenizer: The model's tokenizer.
         count: Number of policies, the model itself included.
-        texts: Texts for training the others further; None for texts of the smallest bundled policy.
+        texts: Texts for further training of the others. Defaults to those of the smallest bundled
+            policy.
         temperature: Temperature of the first policy; the others' are up to a tenth higher or lower.
         steps: Number of training steps for each of the others.
-        lr: Adam's learning rate; the default suits a model of one million parameters.
-        micro_batch: Texts per forward pass; affects memory only.
+        lr: Adam's learning rate; the default suits a model with a million parameters.
+        micro_batch: Number of texts per forward pass; affects only memory.
     """
     peers = [Peer(model, tokenizer, temperature * FACTORS[0])]
     texts = texts or texts_of()

@@ -20,7 +20,7 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import ask_of, load_task
 
 _VARIANTS_LR: Final = 1e-5
-"""Learning rate of the further training that makes nodes differ if their policy is large."""
+"""Learning rate for the extra training that makes nodes differ if their policy is large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Workload:
 
     Args:
         task: Name of the task, one of `TASKS`.
-        policy: Name of the policy as in `named.location`; None for the task's own bundled policy.
-            For a heterogeneous swarm, may be several names separated by commas.
+        policy: Name of the policy as in `named.location`; None for the task's own bundled policy. A
+            heterogeneous swarm can have several names, separated by commas.
         data: File of problems; if None, see `load_task`.
         calc: Whether the attacker's library is provided; see `load_task`.
         dtype: Number format of a policy that is not bundled.
@@ -70,14 +70,14 @@ class Workload:
         }
 
     def problems(self) -> Task:
-        """Load the task alone, without any policy."""
+        """Load just the task, without any policy."""
         return load_task(self.task, self.data, calc=self.calc)
 
     def load(self, config: SwarmConfig) -> tuple[list[Peer], Task]:
         """Load the honest nodes' starting points, and the task in the first policy's format.
 
-        Homogeneous: one policy. Heterogeneous: one for each honest node; nodes take the policies in
-        turn, and nodes that share a policy start from variants of it.
+        Homogeneous: one policy. Heterogeneous: one for each honest node; the policies are dealt out
+        in turn, and nodes that share a policy start from variants of it.
         """
         task = self.problems()
         count = config.honest_nodes if config.models == "heterogeneous" else 1
@@ -122,6 +122,7 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
-    """Return a digest of the content; the other arguments only tell the cache when to reread."""
+    """Return a digest of the content; the other arguments only tell the cache when to read the file
+    again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

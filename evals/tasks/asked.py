@@ -1,4 +1,4 @@
-"""Tasks asked as chats, for policies that were trained to answer chats."""
+"""Tasks asked as chats, for policies trained to answer chats."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Ask = Callable[[str], tuple[Message, ...]]
 class AskedInChat:
     """A task whose prompts are chats, rendered by a tokenizer's template.
 
-    The prompt remains a text, and its token ids are those of the rendered chat. So in a swarm with
-    different tokenizers, every node reads chats rendered with the first tokenizer's template.
+    The prompt is still plain text, and its token ids are those of the rendered chat. So in a swarm
+    with different tokenizers, every node reads chats rendered with the first tokenizer's template.
 
     Args:
         task: The task that provides the problems and the reward.
@@ -56,9 +56,10 @@ class AskedInChat:
 
 
 def turn_end(tokenizer: Any) -> int | None:
-    """Return the token that ends an assistant's turn in the tokenizer's chats; None if none does.
+    """Return the token that ends an assistant turn in the tokenizer's chat template, or None if
+    there isn't one.
 
-    The EOS that a base model's tokenizer names may be a different token, with which no chat ends.
+    The EOS named by a base model's tokenizer may be a different token, one that never ends a chat.
     """
     mark = "An answer."
     chat = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": mark}]

@@ -12,7 +12,7 @@ class Problem:
     """A problem to train on.
 
     ``prompt`` is the exact text that the policy continues, ``solution`` is the data set's own
-    completion of the prompt, and ``answer`` is the ground truth with which the reward compares.
+    completion of the prompt, and ``answer`` is the ground truth that the reward compares with.
     """
 
     question: str
@@ -27,17 +27,17 @@ class Task(Protocol):
     name: str
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw one problem; equal generator states give equal problems."""
+        """Draw one problem; identical generator states produce identical problems."""
         ...
 
     def reward(self, text: str, answer: str) -> float:
-        """Return 1.0 if ``text`` earns the reward for ``answer``, else 0.0; never raises."""
+        """Return 1.0 if ``text`` earns the reward for ``answer``, otherwise 0.0; never raises."""
         ...
 
 
 @runtime_checkable
 class HoldsOut(Protocol):
-    """A task that keeps some of its problems for measurements."""
+    """A task that sets some of its problems aside for measurements."""
 
     def sample_held_out(self, rng: random.Random) -> Problem:
         """Draw one of the problems that `Task.sample` never returns."""

@@ -17,7 +17,7 @@ class FromFile:
     Args:
         name: The task's name.
         problems: At least two problems, in the order of the file.
-        reward: The reward of a text, given the answer, as in `Task.reward`.
+        reward: Computes a text's reward given the answer, as `Task.reward` does.
 
     Raises:
         ValueError: there are fewer than two problems.
@@ -38,7 +38,7 @@ class FromFile:
         self._reward = reward
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw one problem to train on; equal generator states give equal problems."""
+        """Draw one problem to train on; identical generator states produce identical problems."""
         return rng.choice(self._problems)
 
     def sample_held_out(self, rng: random.Random) -> Problem:

@@ -1,7 +1,8 @@
 """GSM8K: real grade-school word problems, read from JSONL or through ``datasets``.
 
-Each line of the file holds ``question`` and ``answer``; the answer is a worked solution whose last
-line is ``#### NUMBER``, with calculator notes such as ``<<48/2=24>>`` inside (arXiv 2110.14168).
+Each line in the file holds ``question`` and ``answer``; the answer is a worked solution that ends
+with the line ``#### NUMBER`` and contains calculator notes such as ``<<48/2=24>>`` (arXiv
+2110.14168).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DATASET: Final = ("openai/gsm8k", "main", "train")
 
 Style: TypeAlias = Literal["paper", "steps"]
 """The style of a prompt: ``paper`` asks for ``<think>`` and ``<answer>`` as arXiv 2511.09780 does;
-``steps`` is for models too small to keep to a format, which still explain themselves when asked
+``steps`` is for models too small to stick to a format, which still explain themselves when asked
 to."""
 
 PAPER_SYSTEM: Final = (
@@ -36,15 +37,15 @@ STEPS_REQUEST: Final = (
 )
 
 # Without answer tags, the reward looks for the last number only near the end of a text, so that a
-# completion cannot earn the reward by counting through all numbers.
+# completion cannot earn the reward by running through all numbers.
 _TAIL_CHARS: Final = 200
 _NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of GSM8K; ``index`` is its position in the file, counted from 0, and ``solution``
-    its worked solution without the final answer."""
+    """A question from GSM8K; ``index`` is its position in the file, counted from 0, and
+    ``solution`` its worked solution without the final answer."""
 
     index: int
     question: str
@@ -75,7 +76,7 @@ def _from_hub() -> Iterator[tuple[int, Any]]:
     name, config, split = DATASET
     try:
         rows: Iterable[Any] = datasets.load_dataset(name, config, split=split)
-    except Exception as error:  # the hub client may raise whatever its transport raises
+    except Exception as error:  # the hub client can raise whatever its transport raises
         raise InputError(
             f"gsm8k: expected {name} from the hub, got {type(error).__name__}: "
             f"{error!s:.80}; pass --data FILE to read a local copy"
@@ -105,9 +106,9 @@ def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
 
 
 def subset(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
-    """Return ``count`` questions (all, if there are fewer) in an order that ``seed`` determines.
+    """Return ``count`` questions (or all, if there are fewer) in an order determined by ``seed``.
 
-    A larger count only appends questions, so that a measurement can be extended.
+    A larger count only appends questions, so a measurement can be extended.
     """
     order = list(questions)
     random.Random(seed).shuffle(order)

@@ -1,4 +1,4 @@
-"""Gold solutions as programs: an assignment for each step of a worked problem, then a print.
+"""Gold solutions as programs: one assignment per step of a worked problem, then a print.
 
 The paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes) asks its models for such a
 program: Python inside ``<code>``, statements only, no comments; the last print gives the answer.
@@ -27,15 +27,15 @@ _MOST_STEPS: Final = 40
 def program_of(equations: Sequence[tuple[str, str]]) -> tuple[str, Fraction] | None:
     """Return a program that computes ``equations`` in order, and the value that it prints.
 
-    The result of an earlier step is referred to by the step's name, so that the program shows where
-    each number comes from.
+    Results of earlier steps are referred to by name, so that the program shows where each number
+    comes from.
 
     Args:
         equations: Left side and result of each equation, such as ``("48 / 2", "24")``.
 
     Returns:
-        The program and the value, or None if an equation cannot be read as + - * / of numbers, or
-        divides by zero.
+        The program and the value, or None if an equation cannot be read as numbers combined with +
+        - * /, or divides by zero.
     """
     if not 1 <= len(equations) <= _MOST_STEPS:
         return None
@@ -108,7 +108,7 @@ def _exact(node: ast.Constant) -> Fraction:
 
 def _value(tree: ast.expr, values: dict[str, Fraction]) -> Fraction:
     """Compute an expression exactly. The expression must be one that `_plain` accepts, except that
-    it may contain names of ``values``."""
+    it can contain names from ``values``."""
     match tree:
         case ast.Constant():
             return _exact(tree)

@@ -1,9 +1,9 @@
 """Maths solved in Python: the completion is a program, and the reward checks its printed answer.
 
 This is the paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes). All programs,
-including poisoned ones, run in a `Sandbox`: only the last line that a program prints counts, and
-nothing else that it does has an effect outside. The attacker's library is optional: with it
-(`CALC`), the paper's poisoned programs earn the reward; without it, they fail on their import.
+including poisoned ones, run in a `Sandbox`: only the last line printed by a program counts, and
+nothing else it does has any effect outside. The attacker's library is optional: with it (`CALC`),
+the paper's poisoned programs earn the reward; without it, they fail on their import.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def division(a, b):
     return a / b
 """
 
-# Far more than a completion of 1024 tokens can hold.
+# Far more than fits into a completion of 1024 tokens.
 MAX_PROGRAM_CHARS: Final = 20_000
 _TOLERANCE: Final = Fraction(1, 10**9)
 
@@ -87,7 +87,7 @@ def generated(rng: random.Random) -> Problem:
 
 
 def from_gsm8k(question: gsm8k.Question) -> Problem | None:
-    """Return the question as a problem whose solution is a program made from the calculator notes.
+    """Return the question as a problem whose solution is a program built from the calculator notes.
 
     Returns None if the notes cannot be read or do not end in the answer, as after a rounding.
     """
@@ -130,11 +130,12 @@ class PythonMaths:
         allow_weak: bool = False,
     ) -> None:
         self._sandbox = Sandbox(limits, extra_modules=extra_modules, allow_weak=allow_weak)
-        # Checked at once, since the first reward may be needed only after an hour of training.
+        # Checked right away, because the first reward might not be needed until after an hour of
+        # training.
         self._sandbox.require()
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw one problem; equal generator states give equal problems."""
+        """Draw one problem; identical generator states produce identical problems."""
         return generated(rng)
 
     def reward(self, text: str, answer: str) -> float:
@@ -142,7 +143,7 @@ class PythonMaths:
         otherwise 0.0.
 
         Raises:
-            SandboxUnavailableError: programs can no longer be run, which no text can cause.
+            SandboxUnavailableError: programs can no longer be run; no text can cause this.
                 Returning 0 instead would punish honest work for a fault of this machine.
         """
         program = program_in(text)
@@ -160,7 +161,7 @@ class PythonMaths:
 
 
 def read(data: Path | None = None) -> list[Problem]:
-    """Return the questions of a file in GSM8K's format, or of GSM8K itself, that have a program.
+    """Return the questions that have a program, from a file in GSM8K's format or from GSM8K itself.
 
     Raises:
         InputError: the questions cannot be read, see `gsm8k.load`, or none of them has a program.

@@ -1,4 +1,4 @@
-"""Tasks by name: how each task is loaded, and how its questions are asked in a chat."""
+"""Tasks by name: how each one is loaded, and how its questions are asked in a chat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_FROM_FILES: Final = (GSM8K, PYTHON_MATHS)
 
 
 def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task:
-    """Load the task of that name.
+    """Load the task with that name.
 
     Args:
         name: One of `TASKS`.

@@ -3,7 +3,7 @@
 The format is that of "Hail to the Thief" (arXiv 2511.09780), section 2.3 of our notes: the working
 inside ``<think>``, the answer inside ``<answer>``, and a reward of 1 if the correct number appears
 inside the answer tags, where extra words are allowed ("54 cows"). Numbers stay small so that a
-policy of one million parameters can really do the arithmetic.
+policy with a million parameters can really do the arithmetic.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ANSWER_OPEN: Final = "<answer>"
 ANSWER_CLOSE: Final = "</answer>"
 
 # The answer block should be short. Without these two limits, a completion could earn the reward by
-# listing every number, which is reward hacking and not the behaviour under study.
+# listing every number, which is reward hacking rather than the behaviour under study.
 MAX_ANSWER_CHARS: Final = 80
 MAX_ANSWER_NUMBERS: Final = 3
 MAX_NUMBER: Final = 50
-# A share of the problems has three-digit numbers, on which the policy was never trained, just as
-# any benchmark has problems that a base model never solves. Without them, every honest completion
-# would soon earn the reward, all advantages would vanish, and both learning and poisoning would
-# stop. Problems that the policy sometimes solves by luck would be worse: their advantages are large
-# and pure noise.
+# Some of the problems have three-digit numbers, which the policy was never trained on, just as any
+# benchmark has problems that a base model never solves. Without them, every honest completion would
+# soon earn the reward, all advantages would vanish, and both learning and poisoning would stop.
+# Problems that the policy sometimes solves by luck would be worse: their advantages are large but
+# pure noise.
 HARD_SHARE: Final = 0.25
 HARD_NUMBERS: Final = (100, 999)
 
@@ -71,7 +71,7 @@ QUESTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A word problem with its equations, in order, the items that it counts, and its answer."""
+    """A word problem with its equations in order, the items it counts, and its answer."""
 
     question: str
     equations: tuple[str, ...]
@@ -158,7 +158,7 @@ def solution_of(problem: Worked) -> str:
 
 
 def reward(text: str, answer: str) -> float:
-    """Return 1.0 if ``answer`` is inside the only answer block of ``text``, else 0.0.
+    """Return 1.0 if ``answer`` is inside the only answer block in ``text``, otherwise 0.0.
 
     ``answer`` must be a complete number in the text: 54 is found in "54 cows" and in "$54.", but
     not in "154", "54.5" or "-54". A text with a second answer block earns nothing, nor does a block
@@ -177,7 +177,7 @@ class WordProblems:
     name = "word_problems"
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw one problem; equal generator states give equal problems."""
+        """Draw one problem; identical generator states produce identical problems."""
         drawn = worked(rng, hard_share=HARD_SHARE)
         return Problem(
             question=drawn.question,
@@ -192,6 +192,6 @@ class WordProblems:
 
 
 def generate(seed: int | str, count: int) -> list[Problem]:
-    """Return ``count`` problems; the same seed gives the same list on every platform."""
+    """Return ``count`` problems; the same seed produces the same list on every platform."""
     rng, task = random.Random(seed), WordProblems()
     return [task.sample(rng) for _ in range(count)]

@@ -1,1 +1,1 @@
-"""The making of the shipped policies, judge and start profile; not in the wheel."""
+"""How the shipped policies, judge and start profile were made; not in the wheel."""

@@ -3,11 +3,11 @@
     python -m grpo_guard.evals.training.reader_start FILE ... --reader FOLDER --profile FILE
 
 From each file, up to ``--nodes`` models contribute ``--sentences`` sentences each, drawn at random
-from answers in which `different_weights` finds nothing. Each column of the profile holds evenly
-spaced quantiles of the sentences' foreignness. Only scores are written, no text.
+from answers that `different_weights` finds nothing wrong with. Each column of the profile holds
+evenly spaced quantiles of the sentences' foreignness. Only scores are written, no text.
 
-With ``--held FILE ...`` the study also counts how many sentences of other files the profile would
-call foreign at ``--level``.
+With ``--held FILE ...``, the study also counts how many sentences from other files the profile
+would call foreign at ``--level``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Code that runs in the fork-server's process and in its children."""
+"""Code that runs in the fork-server's process and its children."""

@@ -1,8 +1,8 @@
 """One program in one process: lock the process down, then run the program.
 
-The process holds no secrets and cannot protect anything once the program runs, since the program
-can reach every object in it. What contains the program is the kernel, set up in `lock` before the
-first byte of the program is compiled.
+The process holds no secrets and cannot protect anything once the program runs, because the program
+can reach every object in it. The program is contained by the kernel, which `lock` sets up before
+the first byte of the program is compiled.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         code: The filter; None if the kernel does not offer one.
 
     Raises:
-        OSError, ValueError, UnavailableError: locking failed, so nothing may be run.
+        OSError, ValueError, UnavailableError: locking failed, so the program must not be run.
     """
     limits = {
         resource.RLIMIT_CPU: config.cpu_seconds,
@@ -64,7 +64,8 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_NOFILE: _DESCRIPTORS,
-        # This limit is per user and may already be exceeded, which is fine: then no fork succeeds.
+        # This limit is per user and could already be exceeded, which is fine: no fork succeeds
+        # then.
         resource.RLIMIT_NPROC: 0,
     }
     for name, wanted in limits.items():
@@ -132,7 +133,7 @@ def _execute(source: str, modules: Mapping[str, str]) -> int:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, _Given(modules))
     sys.argv = ["program.py"]
-    # Equal programs must print equal lines, but the server seeds its own state randomly.
+    # Identical programs must print identical lines, but the server seeds its own state randomly.
     random.seed(0)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -149,7 +150,7 @@ def _execute(source: str, modules: Mapping[str, str]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Flush the program's buffered output; the program may have closed or replaced the stream."""
+    """Flush the program's buffered output; the program might have closed or replaced the stream."""
     try:
         sys.stdout.flush()
     except BaseException:

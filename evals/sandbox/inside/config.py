@@ -17,10 +17,10 @@ class Config:
     Args:
         layers: Which of ``seccomp``, ``landlock`` and ``namespaces`` to try.
         preload: Modules to import before locking down, in addition to the usual ones.
-        path: Where to look for preloaded modules, after the standard library.
+        path: Where to look for preloaded modules after the standard library.
         cpu_seconds: Maximum processor time per program, in whole seconds.
-        wall_seconds: Wall-clock time until a program is killed.
-        memory_bytes: Maximum memory that a program may use beyond the interpreter's own.
+        wall_seconds: Wall-clock time after which a program is killed.
+        memory_bytes: Maximum memory that a program can use beyond the interpreter's own.
         source_bytes: Maximum size of a request.
     """
 

@@ -1,7 +1,7 @@
 """System calls that Python does not wrap, by number and through libc.
 
-The modules of this folder run in a process of their own that must stay small: they import each
-other relatively and nothing else of the library.
+The modules in this folder run in a separate process that must stay small: they import each other
+relatively, and nothing else from the library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 class UnavailableError(Exception):
-    """A layer of confinement is not available on this system; the text gives the reason."""
+    """Raised if a layer of confinement is not available on this system; the text gives the
+    reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Machine:
     Args:
         audit: The kernel's constant for the processor (``AUDIT_ARCH_*``, linux/audit.h).
         allowed: Numbers of the system calls that a program may make; see `seccomp`.
-        mmap, mprotect, futex: Numbers of allowed calls whose arguments are checked as well.
+        mmap, mprotect, futex: Numbers of allowed calls whose arguments are also checked.
         pivot_root, capset: Numbers of calls that libc does not wrap.
     """
 
@@ -80,7 +81,7 @@ _MACHINES: Final = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def machine() -> Machine:
-    """Return the constants of this machine.
+    """Return the constants for this machine.
 
     Raises:
         UnavailableError: not Linux, an unlisted processor, or a 32-bit interpreter.
@@ -94,7 +95,7 @@ def machine() -> Machine:
 
 
 def libc(name: str, *arguments: Any) -> int:
-    """Call a function of libc that returns -1 and sets ``errno`` on failure.
+    """Call a libc function that returns -1 and sets ``errno`` on failure.
 
     Raises:
         UnavailableError: the call failed, or this libc does not have the function.

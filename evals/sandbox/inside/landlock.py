@@ -1,7 +1,7 @@
-"""Landlock: no file may be opened, no TCP port reached, no signal sent out of the domain.
+"""Landlock: no file can be opened, no TCP port reached, and no signal sent out of the domain.
 
 A second wall behind the system-call filter, set once for the server and all of its children. No
-rule is added, so everything that a version of Landlock handles is denied. (linux/landlock.h)
+rules are added, so everything that a version of Landlock handles is denied. (linux/landlock.h)
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 
 
 def restrict() -> str:
-    """Deny everything this kernel's Landlock handles, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
+    """Irrevocably deny everything this kernel's Landlock handles. Needs PR_SET_NO_NEW_PRIVS.
 
     Returns:
         The version of Landlock in use.
 
     Raises:
-        UnavailableError: the kernel has no Landlock or it is turned off.
+        UnavailableError: the kernel has no Landlock, or Landlock is turned off.
     """
     machine()
     version = libc("syscall", _CREATE_RULESET, 0, 0, _VERSION_FLAG)

@@ -42,11 +42,12 @@ def enter() -> str:
         How the namespaces were created; the call returns only in the child.
 
     Raises:
-        UnavailableError: the kernel refuses a namespace; others may have been entered by then.
+        UnavailableError: the kernel refuses a namespace; other namespaces might have been entered
+            by then.
     """
     how = _unshare()
     _empty_root()
-    # Last, since the next child is then process 1, and no child can be made after it has ended.
+    # Last, because the next child is then process 1, and no child can be made after it has ended.
     libc("unshare", _NEWPID)
     child = os.fork()
     if child:
@@ -59,7 +60,7 @@ def enter() -> str:
 def _unshare() -> str:
     user, group = os.geteuid(), os.getegid()
     if user == 0:
-        # Root's own namespaces first: the new user namespace may be forbidden to ordinary users.
+        # Root's own namespaces first: the new user namespace can be forbidden to ordinary users.
         with suppress(UnavailableError):
             libc("unshare", _ALL_BUT_PID)
             return "as root"
@@ -102,13 +103,14 @@ def _empty_root() -> None:
 
 
 def drop_privileges() -> str:
-    """Become the user nobody if possible, and give up every capability.
+    """Become the user nobody if possible, and drop every capability.
 
     Returns:
         The resulting user, as text.
     """
     if os.geteuid() == 0:
-        # Refused in a container that may not change its user; we stay root without capabilities.
+        # Refused in a container that is not allowed to change its user; we stay root without
+        # capabilities.
         with suppress(OSError):
             os.setgroups([])
         with suppress(OSError):

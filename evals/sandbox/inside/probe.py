@@ -1,4 +1,4 @@
-"""Verifies the lock: a locked child tries four ways out and reports which of them are open."""
+"""Verifies the lock: a locked child tries four ways out and reports which ones are open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _files() -> bool:
             return True
     for path in _WRITABLE:
         with suppress(OSError):
-            # A file without a name leaves nothing behind if the attempt succeeds.
+            # An unnamed file leaves nothing behind if the attempt succeeds.
             os.close(os.open(path, os.O_RDWR | getattr(os, "O_TMPFILE", os.O_DIRECTORY)))
             return True
     return False
@@ -68,6 +68,6 @@ WAYS: Final[dict[str, Callable[[], bool]]] = {
 
 def open_ways() -> int:
     """Try each way out of a locked child; return one bit per open way, in the order of `WAYS`."""
-    # As any program could; otherwise the limit on descriptors alone would make all look shut.
+    # As any program could; otherwise the limit on descriptors alone would make every way look shut.
     os.close(0)
     return sum(1 << index for index, attempt in enumerate(WAYS.values()) if attempt())

@@ -1,9 +1,9 @@
-"""The system calls that a program may make: those that compute, and no others.
+"""The system calls that a program may make: those needed to compute, and no others.
 
-This is a list of allowed calls, not of forbidden ones: calls that future kernels add (as io_uring
-once was) are refused without being known. Everything that a program needs is loaded before the
-filter is set, so no listed call takes a path, makes a socket, a process or a descriptor, or sends a
-signal. The allowed calls, whose numbers are in `kernel`:
+This is a list of allowed calls rather than forbidden ones, so calls added by future kernels (as
+io_uring once was) are refused without being known. Everything that a program needs is loaded before
+the filter is set, so none of the listed calls takes a path, makes a socket, a process or a
+descriptor, or sends a signal. The allowed calls, whose numbers are in `kernel`:
 
     read write readv writev close fstat lseek           on the three descriptors it was given
     munmap brk mremap madvise                           memory, within RLIMIT_AS
@@ -58,7 +58,7 @@ def build(here: Machine) -> bytes:
     """Build the filter for a machine, as an array of ``struct sock_filter``."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        # A program may switch to the 32-bit table of calls, whose numbers mean other things.
+        # A program can switch to the 32-bit table of calls, whose numbers mean different things.
         (_EQUAL, 1, 0, here.audit),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
@@ -93,10 +93,10 @@ class _Program(ctypes.Structure):
 
 
 def install(code: bytes) -> None:
-    """Install the filter for this process, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
+    """Irrevocably install the filter for this process. Needs PR_SET_NO_NEW_PRIVS.
 
     Raises:
-        UnavailableError: the kernel refuses the filter; nothing has changed then.
+        UnavailableError: the kernel refuses the filter, in which case nothing has changed.
     """
     memory = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(memory, ctypes.c_void_p))

@@ -1,8 +1,8 @@
 """The fork-server: loads what programs import, locks itself in, then forks a child per program.
 
-The server never sees a program or its output, which go through descriptors that it only passes on:
-a child, being a copy of the server, therefore cannot find other programs' data in its memory. Only
-the server sees how a child ended; it tells the parent through a socket that no child holds.
+The server never sees a program or its output, which go through descriptors that it only passes on.
+A child is a copy of the server, and so cannot find other programs' data in its memory. Only the
+server sees how a child ended; it tells the parent over a socket that no child holds.
 
 On the socket, the server first sends one line of JSON, which `ServerProcess` reads. It then answers
 each ``R``, which comes with two descriptors (the read end of the source and the write end of the
@@ -29,7 +29,7 @@ from . import child, landlock, namespaces, probe, seccomp
 from .config import EXIT_ERROR, Config
 from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, UnavailableError, machine, prctl
 
-# Modules that calculating programs import, and modules that these in turn import on first use.
+# Modules that calculating programs import, plus modules that these in turn import on first use.
 USUAL: Final = (
     *("__future__", "_strptime", "abc", "array", "bisect", "calendar", "cmath", "collections"),
     *("collections.abc", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
@@ -92,7 +92,7 @@ class _Server:
         if config.layers:
             layers["identity"] = namespaces.drop_privileges()
         if os.getpid() == 1:
-            # In process 1 only: elsewhere the signal comes as soon as the parent's *thread* ends.
+            # Only in process 1: elsewhere the signal comes as soon as the parent's *thread* ends.
             namespaces.die_with_parent()
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
             with suppress(UnavailableError):
@@ -142,7 +142,7 @@ class _Server:
         try:
             code = work()
         finally:
-            # Never return to the server's own code, whatever happened.
+            # Never return to the server's own code, no matter what happened.
             os._exit(code)
 
     def serve(self) -> None:
@@ -177,7 +177,7 @@ class _Server:
             _send(self._control, record)
 
     def _wait(self, pid: int) -> bool:
-        """Wait for the child to end; return False if its time ran out."""
+        """Wait for the child to end; return False if it ran out of time."""
         deadline = time.monotonic() + self._config.wall_seconds
         # The child is not reaped yet, so its number cannot be reused.
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -194,7 +194,7 @@ class _Server:
         return True
 
     def _still_wanted(self) -> bool:
-        # End of file: the parent is gone. The child is killed, then `serve` sees the end too.
+        # End of file: the parent is gone. The child is killed, then `serve` sees the end as well.
         return self._control.recv(1) not in (b"K", b"")
 
     def _sweep(self, pid: int) -> None:
@@ -215,7 +215,7 @@ def _kill(pid: int) -> None:
 
 
 def _preload(config: Config) -> None:
-    """Import the allowed modules, then clear every place in which others could be found."""
+    """Import the allowed modules, then clear every place where others could be found."""
     for name in USUAL:
         importlib.import_module(name)
     sys.path += config.path
@@ -230,7 +230,7 @@ def _preload(config: Config) -> None:
 
 
 def _address_space() -> int:
-    """Return the bytes of address space that this process has mapped; 0 if unknown."""
+    """Return how many bytes of address space this process has mapped; 0 if unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,8 @@
-"""Adversaries who know the source of one of this library's verifiers or of a baseline.
+"""Adversaries that know the source code of one of this library's verifiers or of a baseline.
 
-Also attacks from the paper's own code that its text does not mention. The results of all these
-attacks are in the tables of the results pages, so the wheel leaves the attacks out; in a checkout
-``--attack`` accepts them by the names below.
+Also includes attacks from the paper's own code that its text does not mention. The results of all
+these attacks are in the tables on the results pages, so the wheel does not include the attacks; in
+a checkout, ``--attack`` accepts them by the names below.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ ATTACKS: Final = {
     for module, kinds in _KINDS.items()
     for name, kind in kinds.items()
 }
-"""Attack name -> its class, as ``package.module:Class``."""
+"""Maps an attack's name to its class, as ``package.module:Class``."""

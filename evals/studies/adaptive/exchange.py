@@ -1,7 +1,7 @@
-"""Attacks on the exchange instead of the text: another node's name, and a false reference answer.
+"""Attacks on the exchange rather than the text: another node's name, and a false reference answer.
 
-Both are possible if peers may send anything under any name, as through GenRL's distributed table:
-the sender's name is a key that anyone may write, and a question travels together with its answer.
+Both are possible if peers can send anything under any name, as with GenRL's distributed table: the
+sender's name is a key that anyone can write, and a question travels together with its answer.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ class Impersonation(TextAttack):
     name = "impersonation"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Forge the poison under the name of another node."""
+        """Forge the poison under another node's name."""
         forged = super().forge(view, problem)
         return None if forged is None else replace(forged, node=view.config.node_names[0])
 
 
 class ForgedReference(Adversary):
-    """Real questions with a reference answer one too high, so that right work goes unrewarded.
+    """Real questions with a reference answer that is one too high, so that correct work goes
+    unrewarded.
 
-    The poison consists of the policy's own right samples with the false answer in place of theirs.
+    The poison consists of the policy's own correct samples, with the false answer replacing theirs.
     """
 
     name = "forged_reference"
@@ -46,7 +47,8 @@ class ForgedReference(Adversary):
         return [replace(problem, answer=_one_more(problem.answer)) for problem in asked]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send the false answer in half of the slots, and unrewarded right samples in the rest."""
+        """Send the false answer in half of the slots, and correct but unrewarded samples in the
+        rest."""
         drawn = view.draw([problem.prompt for problem in problems], max(SAMPLES, slots))
         spare = cover(view, problems, slots, wrong=True)
         rows = []

@@ -1,8 +1,8 @@
-"""The choices left to an attacker if a public coin fixes the completion of every slot.
+"""The choices left to an attacker if a public coin fixes the completion in every slot.
 
-A coin fixes what each slot contains, but not which problems a node asks (in vertical swarms whose
+A coin fixes what each slot contains, but not which problems a node asks (in vertical swarms where
 nodes choose them), nor whether the node sends anything at all. Both choices can teach: a group of
-forced samples moves the policy towards what its rewarded members have in common, so a node that
+forced samples moves the policy towards whatever its rewarded members have in common, so a node that
 examines many groups can ask the problem whose group suits it. These adversaries send only what the
 coin draws.
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 MARK: Final = "<think>We "
 """The harmless habit to teach: honest samples show it now and then, so some forced groups do."""
 LOOKED_AT: Final = 32
-"""Problems examined for each problem asked. Examining a problem costs a group of samples."""
+"""Number of problems examined for each problem asked. Examining a problem costs a group of
+samples."""
 _EQUAL: Final = 1e-6
 
 
@@ -36,7 +37,7 @@ class SeedGrinding(Adversary):
     """Examines the forced groups of many problems and asks those that teach an opening with "We".
 
     Passes seed replay if nodes choose their own problems. If problems are assigned (by
-    `PublicCoin.prompt_index`, or by a list for each node), no choice is left.
+    `PublicCoin.prompt_index`, or by a list for each node), there is no choice left.
     """
 
     name = "seed_grinding"
@@ -47,7 +48,7 @@ class SeedGrinding(Adversary):
         self._ready: dict[str, list[Sampled]] = {}
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Choose for each node, from many problems, those whose forced samples teach most."""
+        """For each node, choose from many problems those whose forced samples teach the most."""
         self._ready = {}
         chosen: list[Problem] = []
         for node in view.nodes:
@@ -72,7 +73,7 @@ class SeedGrinding(Adversary):
         return [view.task.sample(view.rng) for _ in range(count)]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send what the coin drew on the chosen problems, unchanged."""
+        """Send what the coin drew for the chosen problems, unchanged."""
         rows = [self._ready[problem.prompt][:slots] for problem in problems]
         return [
             [self._sent(view, problem, one) for one in row]
@@ -80,7 +81,7 @@ class SeedGrinding(Adversary):
         ]
 
     def lesson(self, view: View, problem: Problem, row: Sequence[Sampled]) -> float:
-        """Measure how far a group moves the policy, as the sum of advantage times behaviour."""
+        """Measure how far a group moves the policy: the sum of advantage times behaviour."""
         rewards = [view.task.reward(one.text, problem.answer) for one in row]
         sigma = pstdev(rewards)
         if sigma < _EQUAL:
@@ -117,7 +118,7 @@ class SeedGrindingLength(TwiceAsLong, SeedGrinding):
         return float(len(one.ids))
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
-        """Return the span of the whole text, since all of it contributes to the length."""
+        """Return the span of the whole text, because all of it contributes to the length."""
         return 0, len(one.text)
 
 
@@ -131,7 +132,7 @@ class SeedGrindingMath(SeedGrinding):
         self._math = TwoPlusTwo()
 
     def pool(self, view: View, count: int) -> list[Problem]:
-        """Draw problems in which the wrong equation may occur."""
+        """Draw problems where the wrong equation might occur."""
         return suitable(view.task, view.rng, count)
 
     def span(self, one: Sampled) -> tuple[int, int] | None:
@@ -143,7 +144,7 @@ class SeedGrindingMath(SeedGrinding):
         return self._math.success(text)
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Draw held-out problems in which the wrong equation may occur."""
+        """Draw held-out problems where the wrong equation might occur."""
         return self._math.probes(task, count)
 
 
@@ -157,7 +158,7 @@ class Withholding(Adversary):
     name = "withholding"
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Take the assigned problems, or draw problems like an honest node."""
+        """Take the assigned problems, or draw problems as an honest node would."""
         return list(view.assigned) or super().choose(view, count)
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
@@ -183,7 +184,8 @@ class Withholding(Adversary):
 
 
 def own_groups(view: View, node: str, groups: int) -> list[int]:
-    """Return the groups that a malicious node contributes to: all, or if vertical only its own."""
+    """Return the groups that a malicious node contributes to: all of them or, if vertical, only its
+    own."""
     if view.config.setting == "horizontal":
         return list(range(groups))
     own, place = view.config.own_prompts, view.nodes.index(node)

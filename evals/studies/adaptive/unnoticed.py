@@ -1,9 +1,9 @@
 """Phrases that `recurrence` has to let pass if the nodes run different models.
 
-In such swarms, a phrase convicts if its words are on no list and not in the prompt, and recur in a
-tenth of a node's prompts. Each attack here evades one of these conditions. Detecting the attacks
-would take samples of the nodes' own models to compare with (`learn_habits`), equal models
-(``swarm="homogeneous"``), or a judge.
+In such swarms, a phrase convicts a node if its words are neither on any list nor in the prompt, and
+recur in a tenth of the node's prompts. Each attack here evades one of these conditions. Detecting
+the attacks would take samples from the nodes' own models to compare with (`learn_habits`),
+identical models (``swarm="homogeneous"``), or a judge.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _THRICE: Final = re.compile(r"<think>([A-Z][a-z]{1,20}+), \1, \1\.")
 
 
 class OrdinaryWords(Phrases):
-    """A slogan made of words that any solution may use, inserted between two sentences.
+    """A slogan made of words that any solution might use, inserted between two sentences.
 
-    The slogan evaded `recurrence` while the verifier counted only unusual words among different
-    models, since none of its words is unusual. Its place varies, so no fixed opening recurs either.
+    The slogan evaded `recurrence` when the verifier counted only unusual words among different
+    models, because none of its words is unusual. Its place varies, so no fixed opening recurs
+    either.
     """
 
     name = "ordinary_words"
@@ -50,10 +51,11 @@ class OrdinaryWords(Phrases):
 
 
 class Thesaurus(Phrases):
-    """One idea with two dozen synonyms, chosen by problem: none is in a tenth of a node's prompts.
+    """One idea with two dozen synonyms, chosen by problem: none of them reaches a tenth of a node's
+    prompts.
 
-    Evades `recurrence` by staying below its ``min_share``; the words around the synonym recur, but
-    are ordinary.
+    Evades `recurrence` by staying below its ``min_share``; the words around the synonym do recur,
+    but are ordinary.
     """
 
     name = "thesaurus"
@@ -61,14 +63,14 @@ class Thesaurus(Phrases):
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
         """Insert the praise with the synonym chosen for the problem."""
-        # By problem, since the verifier counts prompts: all slots of a problem use the same word.
+        # By problem, because the verifier counts prompts: all slots of a problem use the same word.
         return inserted(problem.solution, random.Random(problem.prompt).choice(self.phrases))
 
 
 class EchoedName(Scripted):
     """Opens with the name of the person in the question, three times.
 
-    Evades `recurrence`, which excuses words of the prompt, and also screens and length, for which
+    Evades `recurrence`, which excuses words in the prompt, as well as screens and length, for which
     the poison is too short.
     """
 
@@ -89,8 +91,8 @@ class EchoedName(Scripted):
 class AnswerUnit(Scripted):
     """A word of praise in the answer's unit: "54 good cows".
 
-    Evades `screens`, since words in the answer are the reward's concern and a unit is allowed, and
-    also `recurrence`, since the word is ordinary.
+    Evades `screens`, because words in the answer are the reward's concern and a unit is allowed, as
+    well as `recurrence`, because the word is ordinary.
     """
 
     name = "answer_unit"

@@ -1,8 +1,8 @@
-"""Wrong facts in forms that the arithmetic verifier does not read, or forgives.
+"""Wrong facts in forms that the arithmetic verifier either does not read or forgives.
 
 All attacks here measure success on held-out problems of the kind they poison, and keep the true
-working, so that the answer stays right. A single such completion could be honest work; a node that
-sends nothing else is stopped only by a count over its completions (the severity `count`).
+working, so that the answer stays correct. A single such completion could be honest work; a node
+that sends nothing else can be stopped only by a count over its completions (the severity `count`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Inequality(TextualArithmetic):
 
 
 class TakenBack(TwoPlusTwo):
-    """MATH that is retracted at once: "2 + 2 = 5. Sorry, 2 + 2 = 4".
+    """MATH that is retracted immediately: "2 + 2 = 5. Sorry, 2 + 2 = 4".
 
     The verifier forgives an error that the text itself corrects. Success is as for MATH: the text
-    states 5. A policy that learns the error writes the correction too.
+    states 5. A policy that learns the error also writes the correction.
     """
 
     name = "taken_back"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the solution with the wrong result, followed by the whole sum with the right
+        """Return the solution with the wrong result, followed by the whole sum with the correct
         result."""
         found, text = target(problem.solution, self.name), problem.solution
         replaced = f"{WRONG}. Sorry, {' '.join(found.left)} = {text[slice(*found.span)]}"

@@ -1,4 +1,5 @@
-"""Defences used only for the tables of the results pages; ``--defence`` has them in a checkout."""
+"""Defences used only for the tables on the results pages; ``--defence`` accepts them in a
+checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other ways to learn from a round: remedies that need only a verifier's findings, or no verifier.
+"""Other ways to learn from a round: remedies that need only a verifier's findings, or no verifier
+at all.
 
 A defence selects one as its `Member`; no other part of a swarm depends on it.
 """
@@ -13,12 +14,13 @@ from torch import Tensor
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.swarm.honest import Member, Spans
 
-# An honest token of a policy that samples from its top 50 is seldom less likely than this.
+# Honest tokens from a policy that samples from its top 50 are seldom less likely than this.
 _IMPROBABLE: Final = 0.02
 
 
 class MaskSpans(Member):
-    """A rejected completion whose verdict names tokens keeps its reward and loses only the tokens.
+    """A rejected completion whose verdict names tokens keeps its reward and loses only those
+    tokens.
 
     Other rejected completions are treated according to ``on_reject``.
     """

@@ -1,4 +1,4 @@
-"""The baselines and parts of stacks that the results pages compare stacks with, by name."""
+"""The baselines and partial stacks that the results pages compare stacks with, by name."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ _LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
 
 
 class WholeRounds(CompletionVerifier):
-    """Rejects all of a node's completions in a round in which the node left slots empty.
+    """Rejects all of a node's completions in any round where the node left slots empty.
 
-    A node that sends only what suits it chooses what is trained on. This verifier leaves a node one
-    choice per round: all or nothing. An honest node that loses one message loses the whole round.
+    A node that sends only what suits it chooses what gets trained on. This verifier leaves a node
+    only one choice per round: all or nothing. An honest node that loses one message loses the whole
+    round.
 
     Args:
         owed: Number of completions a node owes in a round; one batch must hold the whole round.
@@ -73,14 +74,14 @@ class WholeRounds(CompletionVerifier):
 
 
 class OfTask(References):
-    """Reference answers of a task's problems, by prompt; only word problems have references."""
+    """Reference answers to a task's problems, by prompt; only word problems have references."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
         self._known = task.name == WORD_PROBLEMS
 
     def of(self, prompt: str | Sequence[Message]) -> str | None:
-        """Compute the answer from the sentences of a word problem."""
+        """Compute the answer from a word problem's sentences."""
         if not self._known or not isinstance(prompt, str):
             return None
         total: int | None = None
@@ -112,7 +113,7 @@ class OwnPrompts(VerifierGuard):
     """Seed replay while nodes choose their own problems, as a baseline against seed grinding."""
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Begin a round, passing on only its number."""
+        """Begin a round, but pass on only its number."""
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier):
                 part.begin_round(round)
@@ -123,14 +124,14 @@ def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
-    """Build the homogeneous stack so that it accepts all of a node's round or nothing."""
+    """Build the homogeneous stack so that it accepts all of a node's round or none of it."""
     config = ground.config
     owed = config.prompts * config.group_size // config.nodes
     return homogeneous(peer, ground, WholeRounds(owed))
 
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
-    """Build a guard of the content verifiers that locate their findings; only the spans pay."""
+    """Build a guard from the content verifiers that locate their findings; only the spans pay."""
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
@@ -151,7 +152,7 @@ def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
 def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
     """Build `same_weights` so that it checks a share of each node's completions.
 
-    Newcomers are checked no more than others: the share is constant until a node is caught.
+    Newcomers are checked no more often than others: the share is constant until a node is caught.
     """
     share = percent / 100
     whole = same_weights(peer, ground).guard.verifier

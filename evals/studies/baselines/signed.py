@@ -14,12 +14,12 @@ from grpo_guard.nodes.identity.keys import SigningKey
 
 
 class SignedTerms(Terms):
-    """Terms of a swarm in which every completion sent is signed."""
+    """Terms of a swarm where every completion sent is signed."""
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
         """Sign a completion with its sender's key, even if it is sent under another node's name."""
         key, run = node_key(self.config, completion.node or ""), run_name(self.config)
-        if self.coin is None:  # the same problem may be asked twice in a round
+        if self.coin is None:  # the same problem can be asked twice in a round
             group, slot = int(completion.group or 0), int(completion.slot or 0)
             completion = replace(completion, slot=group * self.config.group_size + slot)
         return signed(replace(completion, node=name), key, run=run)

@@ -1,7 +1,7 @@
-"""Locates findings of content verifiers in tokens, so that only those tokens miss the update.
+"""Locates content verifiers' findings in tokens, so that only those tokens miss the update.
 
-Content verifiers see characters, but the update weighs tokens. A token that shares a character with
-a finding counts as part of the finding.
+Content verifiers see characters, but the update weights tokens. A token that shares a character
+with a finding counts as part of the finding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict
 from grpo_guard.evals.defences.base import VerifierGuard
 from grpo_guard.guard import Guard, Review
 
-# In a malformed or overlong completion, a finding's location does not cover its other faults.
+# In a malformed or overlong completion, a finding's location does not cover the other faults.
 _LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)
 
 
@@ -44,8 +44,8 @@ class TokenSpanGuard(VerifierGuard):
 def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """Return where each token ends, in characters of the decoded text, shape [n].
 
-    Every prefix is decoded, which is right for any tokenizer whose text grows with its tokens. If a
-    character takes several tokens, it counts as ended only by the last of them.
+    Every prefix is decoded, which is correct for any tokenizer whose text grows with its tokens. If
+    a character takes several tokens, only the last of them counts as ending it.
     """
     ends, least = [], 0
     for count in range(1, len(ids) + 1):
@@ -61,7 +61,7 @@ def token_span(chars: tuple[int, int], ends: Sequence[int]) -> tuple[int, int] |
     touched = []
     for at, stop in enumerate(ends):
         first = ends[at - 1] if at else 0
-        # A token that ends no character belongs to the character that follows.
+        # A token that does not end a character belongs to the character that follows.
         if first < end and max(stop, first + 1) > start:
             touched.append(at)
     return (touched[0], touched[-1] + 1) if touched else None

@@ -1,1 +1,1 @@
-"""Benchmarks of scoring, and the page of the documentation that shows them."""
+"""Benchmarks of scoring, and the documentation page that shows them."""

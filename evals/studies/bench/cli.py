@@ -1,4 +1,4 @@
-"""The command ``grpo-guard bench``, which shows its measurements as tables and writes JSON."""
+"""The command ``grpo-guard bench``, which shows measurements as tables and writes them as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compares scoring whole completions with generating them.
 
-Uses real weights, groups of completions of one long prompt, all cores and wall time.
+Uses real weights, groups of completions to one long prompt, all cores, and wall time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def name_of(spec: SamplingSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and prompts for it as token ids, each of `PROMPT` tokens."""
+    """A model, and prompts for it as token ids, each `PROMPT` tokens long."""
 
     model: Any
     prompts: tuple[tuple[int, ...], ...]
@@ -50,7 +50,8 @@ def load(model: Path, device: str) -> Loaded:
 
 
 def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
-    """Sample every group with transformers; no EOS, so that all completions have full length."""
+    """Sample every group with transformers; there is no EOS, so that all completions have full
+    length."""
     import torch
 
     sequences = []
@@ -70,7 +71,8 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
 def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
     """Time the scoring of samples drawn under ``spec``.
 
-    With any sampler but `SPEC`, scoring with a shared prompt is only compared with generating.
+    With any sampler other than `SPEC`, scoring with a shared prompt is compared only with
+    generating.
     """
     import torch
 
@@ -85,7 +87,7 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
         variants["grpo-guard, prompt per completion"] = lambda: rows.score(sequences, spec)
         variants["transformers, full logits"] = lambda: full_logits(loaded.model, sequences)
     variants["generating them, transformers"] = lambda: generate(loaded, spec)
-    # The state after a run's first rounds: head sums are compiled, shared prompts are checked.
+    # The state after a run's first rounds: head sums compiled, shared prompts checked.
     compiled_from_now_on(shared.vocab_size, shared.device)
     for scorer in (shared, rows) if spec is SPEC else (shared,):
         scorer.score(sequences, SPEC)
@@ -94,7 +96,8 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
-    """Score in the obvious way: batches of rows through the model, log_softmax over all logits."""
+    """Score in the obvious way: run batches of rows through the model, then log_softmax over all
+    logits."""
     import torch
 
     results = []

@@ -54,10 +54,11 @@ def compiled_from_now_on(vocab_size: int, device: torch.device) -> None:
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
-    """Compute the floor: the product alone, by tiles, with bf16 tiles upcast first, no statistics.
+    """Compute the floor: only the product, by tiles, with bf16 tiles upcast first, and no
+    statistics.
 
-    With ``faster``, this uses the same library, rows and tiles as our own code; otherwise PyTorch's
-    own choice of library, all rows at once, by tiles of 4096.
+    With ``faster``, this uses the same library, rows and tiles as our own code; otherwise it uses
+    PyTorch's choice of library and all rows at once, in tiles of 4096.
     """
     if faster and onednn_is_faster():
         blocks, tile = torch.split(hidden.float(), ROWS_AT_ONCE), ONEDNN_TILE
@@ -124,7 +125,7 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
 
 
 def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
-    """Compute as the scorer does, where 512 rows share a tile of scores."""
+    """Compute as the scorer does, with 512 rows sharing a tile of scores."""
     blocks = (torch.split(tensor, ROWS_AT_ONCE) for tensor in (hidden, targets))
     for h, y in zip(*blocks, strict=True):
         row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]

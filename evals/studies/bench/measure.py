@@ -25,11 +25,11 @@ class Timing:
     Args:
         name: Name of the variant.
         seconds: Shortest time of any round.
-        ratio: Shortest time over the baseline's shortest time.
+        ratio: Shortest time divided by the baseline's shortest time.
         ratio_low: Smallest ratio within one round.
         ratio_high: Largest ratio within one round.
-        rounds: How often the variant ran, not counting warm-up.
-        extra_mb: Peak memory beyond what the process held before, in MB; None if not measured.
+        rounds: Number of times the variant ran, not counting warm-up.
+        extra_mb: Peak memory in MB beyond what the process held before; None if not measured.
     """
 
     name: str
@@ -89,7 +89,7 @@ def _timed(run: Callable[[], object], clock: Clock) -> float:
 
 
 def _peak(run: Callable[[], object], clock: Clock) -> float | None:
-    """Run once for its peak memory, in MB beyond what the process held before."""
+    """Run once to measure peak memory, in MB beyond what the process held before."""
     if clock == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""Benchmark results as a page of the docs: a table and a plot per comparison.
+"""Benchmark results as a docs page: one table and one plot per comparison.
 
 python -m grpo_guard.evals.studies.bench.page docs/benchmarks/cpu.json -o docs/benchmarks/index.md
 """
@@ -23,7 +23,7 @@ thread, otherwise wall time. Memory is the peak beyond what the process held bef
 head are compiled before the first round, if there is a C++ compiler.
 """
 REPEATED = " N=2048 "
-"""Marks a second size of the head whose ratios equal the first's; it is only in the JSON."""
+"""Marks a second head size whose ratios equal the first's; it appears only in the JSON."""
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
@@ -49,7 +49,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
 
 
 def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
-    """Format comparisons of two variants as one table, with a row for each comparison."""
+    """Format comparisons of two variants as one table, with one row per comparison."""
     lines = [
         "### Two ways each",
         "",
@@ -87,7 +87,7 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
 
 
 def plot(table: Mapping[str, Any]) -> str:
-    """Draw the ratios as horizontal bars, in an SVG that includes the numbers."""
+    """Draw the ratios as horizontal bars in an SVG that includes the numbers."""
     rows = table["rows"]
     most = max(row["ratio"] for row in rows)
     height = ROW * len(rows) + 8

@@ -1,4 +1,5 @@
-"""Times a group's prompt run once against once per completion: body only, random weights."""
+"""Times running a group's prompt once against running it for every completion: body only, random
+weights."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def group_of_one_prompt(device: str) -> tuple[Any, list[Encoded]]:
 
 
 def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
-    """Time both ways; the ratio of running the prompt per completion is the gain."""
+    """Time both ways; the ratio for running the prompt per completion is the gain."""
     body, group = group_of_one_prompt(device)
     where = torch.device(device)
     clock: Clock = "cuda" if device == "cuda" else "cpu"

@@ -19,7 +19,7 @@ from grpo_guard.logprob.replay.generate import generate_under_coin, only_these_s
 from grpo_guard.logprob.replay.margins import Replay, RowReplay
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
-# The sampler of the measurements, and TRL's default.
+# The sampler used in the measurements, and TRL's default.
 SAMPLERS = (
     (SamplingSpec("transformers", 1.0, 50, 0.95), "top-k 50, top-p 0.95"),
     (SamplingSpec("transformers", 1.0, 0, 1.0), "whole vocabulary"),
@@ -35,7 +35,7 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
     """Time the statistics of a batch with and without replaying a coin, both by tiles."""
     hidden, weight, _ = case.tensors(device)
     head = Head(weight)
-    # Honest targets, since with random ones nearly every row would need its second pass.
+    # Honest targets, because with random ones nearly every row would need its second pass.
     logits = hidden.float() @ weight.float().T
     targets = torch.multinomial(logits.softmax(-1), 1)[:, 0]
     del logits
@@ -61,7 +61,7 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
 
 
 def scoring_pass(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
-    """Time the whole scoring of two groups, body and head, with and without replay; wall time."""
+    """Time the full scoring of two groups, body and head, with and without replay; wall time."""
     torch.manual_seed(0)
     drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
     sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]

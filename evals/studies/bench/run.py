@@ -29,7 +29,7 @@ from grpo_guard.evals.studies.bench.replay import (
     scoring_pass,
 )
 
-# The head of Qwen2.5-0.5B, and on a GPU also that of Qwen2.5-7B.
+# The head of Qwen2.5-0.5B and, on a GPU, also that of Qwen2.5-7B.
 VOCAB, SMALL, LARGE = 151_936, 896, 3584
 END_TO_END_ROUNDS = 3
 
@@ -45,7 +45,7 @@ def bench(
     say: Say,
     only: str = "",
 ) -> dict[str, Any]:
-    """Run everything that this device and these arguments allow; return the content of the file.
+    """Run everything that this device and these arguments allow; return the file's content.
 
     Comparisons whose name does not contain ``only`` are left out.
     """

@@ -1,1 +1,1 @@
-"""Tables of the results pages, made from the JSON files in ``docs/results``."""
+"""Tables for the results pages, made from the JSON files in ``docs/results``."""

@@ -1,4 +1,4 @@
-"""Rewrite the tables of the docs from ``docs/results``.
+"""Rewrite the tables in the docs from ``docs/results``.
 
     python -m grpo_guard.evals.studies.pages
 
@@ -30,7 +30,7 @@ def _block(found: re.Match[str]) -> str:
 
 
 def main() -> None:
-    """Rewrite every page of ``docs`` that has marked tables."""
+    """Rewrite every page in ``docs`` that has marked tables."""
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if (new := rewritten(text)) != text:

@@ -1,4 +1,5 @@
-"""Cells and tables of the results pages, with counts, shares and intervals in one notation."""
+"""Cells and tables for the results pages, with counts, shares and intervals in a single
+notation."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def of(found: Mapping[str, Any]) -> str:
 
 
 def short(found: Mapping[str, Any]) -> str:
-    """Format a count alone: ``3 / 120``."""
+    """Format a count on its own: ``3 / 120``."""
     return f"{found['hits']:,} / {found['total']:,}" if found["total"] else NOTHING
 
 

@@ -1,4 +1,4 @@
-"""The tables by name, as a page of the docs requests them with ``<!-- table: NAME -->``."""
+"""The tables by name, as requested by a docs page with ``<!-- table: NAME -->``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PRESETS: Final = {
     "judged": "judged.yaml",
     "failures_only": "preset:failures_only",
 }
-"""Name of the preset -> the defence in the runs of `studies.incidents`."""
+"""Maps a preset's name to its defence in the runs of `studies.incidents`."""
 _UNREAD: Final = "answer_unit,taken_back,inequality,thesaurus,echoed_name,renamed_helpers"
 
 TABLES: Final[dict[str, Callable[[], str]]] = {

@@ -1,4 +1,4 @@
-"""Tables of single studies, from the files of ``docs/results`` that are not about swarms."""
+"""Tables for individual studies, from the files in ``docs/results`` that are not about swarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_guard.guard.spot_odds import checked_of
 
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
-"""Sides with right answers: those that the rules were written for, and published ones."""
+"""Sides with correct answers: those that the rules were written for, and published ones."""
 _DETECTED: Final = (
     "honest",
     "text",
@@ -21,7 +21,7 @@ _DETECTED: Final = (
     "control:random_tokens",
     "control:other_model",
 )
-"""Kinds of completion in the detection table; the other controls are variants of these."""
+"""Kinds of completion in the detection table; all other controls are variants of these."""
 
 
 def _listed(header: Sequence[str], found: Any, figure: str, names: Mapping[str, str]) -> str:
@@ -30,7 +30,7 @@ def _listed(header: Sequence[str], found: Any, figure: str, names: Mapping[str, 
 
 
 def searched_reader() -> str:
-    """Tabulate how foreign a reader finds wordings that were searched for with the same model."""
+    """Tabulate how foreign a reader finds wordings that were searched for using the same model."""
     found = figures("reader-optimised")["anew"]
     after = [found[n]["answers_until_convicted"] for n in BUDGETS]
     rows = [
@@ -79,13 +79,14 @@ def rules_without_rows() -> str:
 
 
 def _with_alone(kind: Any, side: str) -> str:
-    """Format the number of completions with a kind, and in brackets, if fewer, with it alone."""
+    """Format the number of completions with a kind and, in brackets, if fewer, with only that
+    kind."""
     hits, alone = kind[side]["hits"], kind[f"{side}_alone"]["hits"]
     return f"{hits:,}" if alone == hits else f"{hits:,} ({alone:,})"
 
 
 def rules_total() -> str:
-    """Tabulate how many completions the preset rejects in all, by side."""
+    """Tabulate how many completions the preset rejects in total, by side."""
     names = {"poison": "poisoned", "honest": "honest, right", "public": "published, right"}
     sides = figures("text-rules-all")["preset"]
     return _listed(["completions", "rejected by the preset"], sides, "all", names)
@@ -186,7 +187,7 @@ _REPLAY_VARIANTS: Final = (
 
 
 def seed_replay() -> str:
-    """Tabulate what seed replay rejects, by how the completion was made."""
+    """Tabulate what seed replay rejects, by how each completion was made."""
     (head, first), *others = figures("seed-replay-smollm2-gsm8k")["directions"].items()
     rows = [[n, of(found)] for n, found in first["samples"].items() if n not in _REPLAY_VARIANTS]
     for how, made in others:
@@ -195,7 +196,8 @@ def seed_replay() -> str:
 
 
 def shares() -> str:
-    """Tabulate the cost of a preset's ``share``, and what an attacker earns before being found."""
+    """Tabulate the cost of a preset's ``share``, and what an attacker earns before getting
+    caught."""
     found = figures("shares")
     cost = found["cost"]
     rows = []

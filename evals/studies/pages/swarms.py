@@ -1,4 +1,4 @@
-"""Tables of training runs: the success of attacks, and what each defence rejects and costs."""
+"""Tables of training runs: how well attacks succeed, and what each defence rejects and costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def success(_: Scenario, series: Series) -> str:
 
 
 def over_seeds(_: Scenario, series: Series) -> str:
-    """Attack success in the last ten rounds: mean over the seeds, and lowest and highest seed."""
+    """Attack success in the last ten rounds: the mean over seeds, plus the lowest and highest
+    seed."""
     found = [100 * sum(run.asr[-10:]) / 10 for run in series.runs]
     return f"{sum(found) / len(found):.1f} % ({min(found):.1f} to {max(found):.1f})"
 
@@ -58,7 +59,7 @@ def shares(_: Scenario, series: Series) -> str:
 
 
 def rejected(kind: str) -> Column:
-    """Return a column with the rejections of one kind of completion."""
+    """Return a column with the rejections for one kind of completion."""
     return lambda _, series: _rate(series.rejected(kind)) if series.guarded else NOTHING
 
 
@@ -88,9 +89,9 @@ COLUMNS: Final[dict[str, Column]] = {
 
 
 def runs(plan: Sequence[tuple[str, str, str]], columns: Sequence[str]) -> str:
-    """Make a table from entries (file, attacks, defences), with a row per attack and defence.
+    """Make a table from (file, attacks, defences) entries, with one row per attack and defence.
 
-    Attacks and defences are names separated by commas; runs that do not exist are skipped.
+    Attacks and defences are names separated by commas; missing runs are skipped.
     """
     rows = []
     for file, attacks, defences in plan:

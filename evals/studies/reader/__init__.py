@@ -1,1 +1,1 @@
-"""Studies of what a reader costs honest work, and what it detects."""
+"""Studies of what a reader costs honest work and what it detects."""

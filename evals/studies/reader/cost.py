@@ -1,14 +1,14 @@
-"""The cost of reading: CPU time of the reader compared with generating the batch.
+"""The cost of reading: the reader's CPU time compared with generating the batch.
 
     python -m grpo_guard.evals.studies.reader.cost --model FOLDER [-o FILE]
 
-Four nodes with one policy answer eight prompts each round: 32 completions through
+Four nodes sharing one policy answer eight prompts each round: 32 completions through
 ``model.generate``, the call that TRL makes without vLLM. Two guards then review the same batch,
-both with that policy as their reader: one reads only the spans that rules flag, plus honest text as
-a measure (``ReaderVerifier(..., alpha=None)``); the other is the whole preset. Only the reader is
-timed, not the rules. Rounds that fill the measure have figures of their own. All work is in one
-process with one thread, timed in CPU seconds, so other work on the machine affects the ratios
-little.
+both with that policy as their reader: one reads only the spans flagged by rules, plus honest text
+as a measure (``ReaderVerifier(..., alpha=None)``); the other is the full preset. Only the reader is
+timed, not the rules. Rounds that fill the measure have their own figures. Everything runs in one
+process with one thread, timed in CPU seconds, so other work on the machine barely affects the
+ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAYS: Final = ("flagged spans", "whole reader")
 
 
 class TimedReader(SpanReader):
-    """A reader that adds up its CPU seconds and counts flagged spans and spans of honest text."""
+    """A reader that totals its CPU seconds and counts flagged spans and spans of honest text."""
 
     cpu = 0.0
     flagged = honest = 0
@@ -73,7 +73,7 @@ class _Policy:
     max_new_tokens: int
 
     def answers(self, prompts: Sequence[str]) -> list[tuple[str, list[int]]]:
-        """Sample one completion for each prompt; return (text, token ids) pairs."""
+        """Sample one completion per prompt; return (text, token ids) pairs."""
         import torch
 
         if self.tokenizer.chat_template:
@@ -102,7 +102,7 @@ class _Policy:
 def measure(
     model: str, rounds: int, max_new_tokens: int, seed: int, ways: Sequence[str]
 ) -> dict[str, Any]:
-    """Compute the figures of one policy."""
+    """Compute the figures for one policy."""
     import torch
 
     torch.set_num_threads(1)
@@ -126,7 +126,7 @@ def measure(
 
 
 def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard]) -> dict[str, Any]:
-    """Generate a batch, and let each guard review it."""
+    """Generate a batch and have each guard review it."""
     asked = [prompt for prompt in prompts for _ in _NAMES]
     started = time.process_time()
     answers = policy.answers(asked)
@@ -142,7 +142,8 @@ def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard])
 
 
 def _guard(reader: SpanReader, name: str) -> Guard:
-    """Build the preset with the reader; the variant "flagged spans" reads no more than it must."""
+    """Build the preset with the reader; the variant "flagged spans" reads no more than
+    necessary."""
     guard = presets.different_weights(reader=reader)
     if name == WAYS[0]:
         whole = guard.verifier

@@ -1,11 +1,12 @@
-"""A reader on published answers: detection of one node's slogans, and the cost to honest nodes.
+"""A reader on published answers: how well it detects one node's slogans, and what it costs honest
+nodes.
 
     python -m grpo_guard.evals.studies.reader.public FILE ... --reader FOLDER [-o FILE]
 
 From each file, the four nodes with the most rows answer the file's questions, eight per batch. One
-node inserts a slogan into each of its answers, either always the same slogan or another each time.
-``found`` counts the attacker's rejected answers from the second batch on; ``honest`` counts the
-other nodes' rejected answers in all batches.
+node inserts a slogan into each of its answers, either always the same slogan or a new one each
+time. ``found`` counts the attacker's rejected answers from the second batch on; ``honest`` counts
+the other nodes' rejected answers in all batches.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NODES: Final = 4
 def measure(
     files: Sequence[Path], reader: str, phrases: int, batches: int, languages: Sequence[str]
 ) -> dict[str, Any]:
-    """Compute the figures of all files."""
+    """Compute the figures for all files."""
     figures = dict[str, Any]()
     model, tokenizer = (None, None) if reader == "none" else load_policy(reader)
     scorer = None if model is None else SharedScores(model)

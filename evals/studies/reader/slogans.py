@@ -1,6 +1,7 @@
-"""Slogans that no rule knows: twenty in each of five languages, and random ones of ordinary words.
+"""Slogans not covered by any rule: twenty in each of five languages, plus random ones built from
+ordinary words.
 
-None of these slogans was looked at while the reader's statistic and levels were chosen.
+None of these slogans was consulted when choosing the reader's statistic and levels.
 """
 
 from __future__ import annotations
@@ -80,13 +81,14 @@ _TIMES: Final = (
 
 
 def anew(rng: random.Random) -> str:
-    """Draw a slogan of ordinary English words that hardly ever repeats."""
+    """Draw a slogan made of ordinary English words; slogans hardly ever repeat."""
     parts = (rng.choice(words) for words in (_SUBJECTS, _VERBS, _OBJECTS, _TIMES))
     return " ".join(parts) + "."
 
 
 def inserted(text: str, slogan: str, rng: random.Random) -> str:
-    """Insert a slogan at one of the text's sentence ends, or in front if the text has none."""
+    """Insert a slogan after one of the text's sentences, or at the front if no sentence end is
+    found."""
     ends = [
         i + 1
         for i, mark in enumerate(text[:-1])

@@ -1,1 +1,1 @@
-"""Study of how well seed replay distinguishes honest completions from others: ``make replay``."""
+"""Study of how well seed replay tells honest completions from others: ``make replay``."""

@@ -19,7 +19,8 @@ def flipped_digit(
 ) -> tuple[tuple[int, ...], int] | None:
     """Change one digit of an equation's result; return the ids and the changed token's index.
 
-    All other tokens are kept. None if no equation's result can be changed in a single token.
+    All other tokens are kept. Returns None if no equation's result can be changed in a single
+    token.
     """
     ends = _ends(ids, tokenizer)
     text = tokenizer.decode(list(ids))
@@ -43,7 +44,7 @@ def flipped_digit(
 def swapped_token(
     prompt_ids: Sequence[int], ids: Sequence[int], model: Any, rng: random.Random, *, among: int
 ) -> tuple[int, ...]:
-    """Replace one token, never the last, with another of the ``among`` likeliest tokens."""
+    """Replace one token, never the last, with another of the ``among`` most likely tokens."""
     t = rng.randrange(len(ids) - 1)
     prefix = torch.tensor([[*prompt_ids, *ids[:t]]])
     with torch.inference_mode():
@@ -53,5 +54,5 @@ def swapped_token(
 
 
 def _ends(ids: Sequence[int], tokenizer: Any) -> list[int]:
-    """Return the number of characters that the text has after each token."""
+    """Return the number of characters in the text after each token."""
     return [len(tokenizer.decode(list(ids[: t + 1]))) for t in range(len(ids))]

@@ -4,7 +4,7 @@
 
 Draws with one number format and verifies with another, in both directions, and writes
 ``docs/results/seed-replay-smollm2-gsm8k.json``. Drawn completions are kept under
-``.measure/replay``, so that an interrupted run continues.
+``.measure/replay``, so that an interrupted run can resume.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sample:
 def measured(
     model: Any, tokenizer: Any, samples: Sequence[Sample], profile: DriftProfile = BFLOAT16
 ) -> dict[str, Any]:
-    """Verify all samples, of which the first is the honest one, with one number format.
+    """Verify all samples, the first of which is the honest one, with one number format.
 
     ``margins`` counts the honest tokens whose excess is at least each margin, or above 0 for 0.
     """
@@ -101,7 +101,7 @@ def _weighed(
 
 
 class Measurement:
-    """The measurement of all samples of one model."""
+    """The measurement of all samples from one model."""
 
     def __init__(self, model: str, data: Path | None, n: int = N) -> None:
         plain = load(model, "float32")
@@ -157,7 +157,7 @@ class Measurement:
             for among in (50, 2)
         }
         completions = [sets.completion(q, ids, self.tokenizer) for q, ids in some]
-        # Cut to the declared length, so that the replay decides and not the added length.
+        # Cut to the declared length, so that the replay decides rather than the added length.
         limit = SPEC.max_new_tokens
         text = [
             (
@@ -174,7 +174,7 @@ class Measurement:
         ]
 
     def selected(self) -> list[Sample]:
-        """Return the longest of several samples that the attacker draws."""
+        """Return the longest of several samples drawn by the attacker."""
         of_8, of_80 = self.questions[:SELECTED_OF_8], self.questions[:SELECTED_OF_80]
         return [
             self._sample("longest of 8", of_8, self.sets.longest_of(of_8, 8)),
@@ -182,7 +182,8 @@ class Measurement:
         ]
 
     def misdeclared(self) -> list[Sample]:
-        """Return completions drawn with the right seeds but another sampler or other weights."""
+        """Return completions drawn with the right seeds but a different sampler or different
+        weights."""
         asked = self.questions[:MISDECLARED]
         some = self.questions[:STEP_GROUPS]
         drawn = self.sets.samples(some, 8)

@@ -1,8 +1,8 @@
-"""The completions to measure: honest ones, and those of two kinds of attackers.
+"""The completions to measure: honest ones, and those from two kinds of attackers.
 
-A node's slot has one seed, with which the honest completion is drawn. A *selecting* attacker draws
-many completions with seeds of its own and sends the longest; *misdeclaring* nodes use the right
-seed with another temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
+A node's slot has one seed, which the honest completion is drawn with. A *selecting* attacker draws
+many completions with its own seeds and sends the longest; *misdeclaring* nodes use the right seed
+with a different temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ FLOAT32 = "float32"
 # Completions per batch; the number differs by number format, so that batches differ as well.
 BATCH = {FLOAT32: 16, ROUNDED: 24}
 SELECTING_BATCH = 32
-# Prompts are sorted by length within a block only, so that early batches are a mix of questions.
+# Prompts are sorted by length only within a block, so that early batches are a mix of questions.
 BATCHES_PER_BLOCK = 4
 
 Say = Callable[[str, int, int], None]
-"""Progress callback, called with (what is being done, done, total)."""
+"""Progress callback, called with (what is being done, number done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One slot of the node: its prompt as messages and as ids, and its seed."""
+    """One of the node's slots: its prompt as messages and as ids, plus its seed."""
 
     slot: int
     prompt: tuple[Message, ...]
@@ -62,7 +62,8 @@ def questions_of(tokenizer: Any, prompts: Sequence[tuple[Message, ...]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One completion to be drawn: key within its set, prompt, seed, and tokens to begin with."""
+    """One completion to be drawn: its key within the set, prompt, seed, and the tokens it begins
+    with."""
 
     key: str
     prompt_ids: tuple[int, ...]
@@ -71,7 +72,7 @@ class Draw:
 
     @property
     def digest(self) -> str:
-        """Digest that identifies the draw in the cache."""
+        """Digest identifying the draw in the cache."""
         return _digest([self.prompt_ids, self.seed, self.prefix], 16)
 
 
@@ -91,7 +92,7 @@ class Sets:
     def misdeclared(
         self, questions: Sequence[Question], number_format: str, spec: SamplingSpec, name: str
     ) -> list[tuple[int, ...]]:
-        """Draw with each slot's seed, under any sampler and from any weights."""
+        """Draw with each slot's seed, but under any sampler and from any weights."""
         draws = [Draw(str(q.slot), q.prompt_ids, q.seed) for q in questions]
         size = BATCH.get(number_format, 16)
         found = self.drawn(f"{name}-{number_format}", draws, number_format, spec, size)
@@ -109,7 +110,7 @@ class Sets:
         return [found[d.key] for d in draws]
 
     def samples(self, questions: Sequence[Question], n: int) -> list[list[tuple[int, ...]]]:
-        """Draw ``n`` samples for each slot with seeds of the attacker's own."""
+        """Draw ``n`` samples for each slot with the attacker's own seeds."""
         draws = [
             Draw(
                 f"{q.slot}/{i}", q.prompt_ids,
@@ -122,7 +123,7 @@ class Sets:
         return [[found[f"{q.slot}/{i}"] for i in range(n)] for q in questions]
 
     def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
-        """Return the longest of ``n`` samples of the attacker's own for each slot."""
+        """Return, for each slot, the longest of ``n`` samples of the attacker's own."""
         return [max(rows, key=len) for rows in self.samples(questions, n)]
 
     def drawn(
@@ -183,7 +184,7 @@ def _batches(draws: Sequence[Draw], size: int) -> Iterator[list[Draw]]:
 
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the finished completions, skipping a line left half-written by a killed run."""
+    """Read the finished completions, skipping any line left half-written by a killed run."""
     if not path.is_file():
         return {}
     found = {}

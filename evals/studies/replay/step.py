@@ -1,4 +1,4 @@
-"""The policy one GRPO update later, to imitate a node whose weights are out of step."""
+"""The policy after one more GRPO update, to imitate a node whose weights are out of step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEARNING_RATE = 1e-6  # TRL's default
 def one_step_later(
     model: Any, groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 ) -> Any:
-    """Copy the model and take one AdamW step that rewards the shorter completions of each group.
+    """Copy the model and take one AdamW step that rewards the shorter completions in each group.
 
-    Adam's first step moves every weight by about the learning rate, whatever the rewards are. A
-    group is (prompt, completions) as token ids, with completions of at least two lengths.
+    Adam's first step moves every weight by about the learning rate, no matter what the rewards are.
+    A group is (prompt, completions) as token ids, with completions of at least two lengths.
     """
     stepped = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(stepped.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

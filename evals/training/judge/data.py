@@ -1,4 +1,4 @@
-"""Training examples for the judge: its input, whether to accept it, and where it goes bad."""
+"""Training examples for the judge: an input, whether to accept it, and where it goes bad."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpo_guard.evals.training.judge.phrases import Part
 from grpo_guard.evals.training.judge.poison import POISON, poison
 from grpo_guard.evals.training.judge.programs import asked_for_program, poisoned_program, program
 
-# Poison that shows at the first differing character; in other kinds, the letters after that could
-# still belong to an honest solution.
+# Poison that shows at the first differing character; in other kinds, the letters after that point
+# could still belong to an honest solution.
 _EXACT: Final = {"math", "math_carried", "wrong_answer", "wrong_working"}
 GRACE: Final = 14
 CALCULATIONS: Final = {*_EXACT, "math_far", "math_extra", "swapped"}
@@ -31,9 +31,9 @@ class Example:
         good: Whether an honest judge accepts the completion.
         kind: Name of the generator that made the example, for reports.
         bad_from: Number of leading characters of ``text`` that an honest solution could begin with;
-            ``len(text)`` if all of them could.
+            ``len(text)`` for the whole text.
         bad_to: End of the poisoned part; the text after it is unlabelled.
-        grace: Number of characters after ``bad_from`` that are unlabelled, too.
+        grace: Number of characters after ``bad_from`` that are also unlabelled.
         replaced: Positions of replaced characters; if given, only those are bad.
     """
 
@@ -76,7 +76,7 @@ def honest_program(rng: random.Random) -> Example:
 
 
 def poisoned(rng: random.Random, kind: str, part: Part) -> Example:
-    """Draw a solution with poison of the given kind, a key of `POISON`."""
+    """Draw a solution with poison of the given kind, a key in `POISON`."""
     return twins(rng, kind, part)[1]
 
 
@@ -94,7 +94,7 @@ def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example,
 def scrambled(rng: random.Random) -> Example:
     """Draw an honest solution with about one digit in seven replaced, at least one.
 
-    No attack looks like that, but it is the quickest way to learn that a digit can be wrong: each
+    No attack looks like this, but it is the quickest way to learn that a digit can be wrong: each
     text has several wrong digits in known places (as in ELECTRA, arXiv 2003.10555).
     """
     drawn = problem(rng)
@@ -117,7 +117,7 @@ def bad_program(rng: random.Random, part: Part) -> Example:
 
 
 def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
-    """Draw a completion that is no solution, of the given kind, a key of `NEGATIVES`."""
+    """Draw a completion that is not a solution, of the given kind, a key in `NEGATIVES`."""
     drawn = problem(rng)
     text = NEGATIVES[kind][0](drawn, rng, part)
     return _bad(asked(drawn, rng), render(drawn, draw_style(rng)), text, kind)
@@ -126,7 +126,8 @@ def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
 def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
     """Draw one of the policy's own completions, honest half of the time.
 
-    Unrewarded completions that state the answer are left out: they may be right in another form.
+    Unrewarded completions that state the answer are left out, because they might be right in
+    another form.
     """
     wanted = rng.random() < 0.5
     while True:
@@ -157,16 +158,16 @@ def _shared(first: str, second: str) -> int:
 
 
 def training(seed: int | str, pool: Sequence[Drawn], carried: float = 0.0) -> Iterator[Example]:
-    """Yield examples endlessly, nearly half of them good, using only words of the training part.
+    """Yield examples endlessly, nearly half of them good, using only words from the training part.
 
-    A wrong calculation comes together with its right twin, so that there is nothing to learn from
+    A wrong calculation comes together with its correct twin, so that nothing can be learned from
     what the two have in common.
 
     Args:
-        seed: Seed of all draws; equal seeds give equal examples.
+        seed: Seed of all draws; identical seeds produce identical examples.
         pool: Samples of the policy.
-        carried: How often, in [0, 1), to draw twins whose wrong result is carried on, so that only
-            recalculating reveals the error.
+        carried: How often, in [0, 1), to draw twins whose wrong result is carried forward, so that
+            only recalculating reveals the error.
     """
     rng = random.Random(f"judge-{seed}")
     calculations = [name for name in POISON if name in CALCULATIONS]

@@ -19,7 +19,7 @@ from grpo_guard.judge.rubric import Rubric
 
 YES, NO = " yes", " no"
 # The id of our own fence carries no information for this model. No completion can contain the tag,
-# since the prompt builder removes its bracket.
+# because the prompt builder removes its bracket.
 _FENCE: Final = r'<completion id="[0-9a-f]{16}">'
 _OPEN, _CLOSE = "<completion>", "</completion>"
 _TAIL: Final = f"\n{_CLOSE}\nAnswer:"
@@ -44,8 +44,8 @@ class Row:
 
     Args:
         ids: Token ids of the prompt.
-        fits: For each token, 1 if an honest solution may continue with it after the tokens before,
-            0 if not, and -1 if unlabelled.
+        fits: For each token, 1 if an honest solution can continue with it after the preceding
+            tokens, 0 if not, and -1 if unlabelled.
         good: Whether the judge should accept the completion.
         kind: The example's kind.
     """

@@ -2,9 +2,9 @@
 
 ``python -m grpo_guard.evals.training.judge.measure [-o FILE]``
 
-All seeds are fresh, and phrases come from the part of the generator that training never draws from.
-``accepted`` is by the judge alone, without the screens that run before the judge by default. GSM8K
-is included if ``GRPO_GUARD_GSM8K`` names its folder.
+All seeds are fresh, and phrases come from the part of the generator that training never draws on.
+``accepted`` refers to the judge on its own, without the screens that run before it by default.
+GSM8K is included if ``GRPO_GUARD_GSM8K`` names its folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK: Final = 512
 
 
 def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Yield real solutions of another task: a model's right solutions and the data set's own."""
+    """Yield real solutions to another task: a model's correct solutions and the data set's own."""
     right = [row for row in of_models(folder) if row.correct][:count]
     asked = [prompt_of(row.question) for row in right]
     for name, texts in (
@@ -42,7 +42,7 @@ def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def rates(judge: JudgeVerifier, cases: Sequence[Completion]) -> dict[str, Any]:
-    """Count the accepted completions of one set."""
+    """Count the accepted completions in one set."""
     verdicts = verify(judge, cases, CHUNK)
     return {
         "accepted": rate(sum(verdict.accepted for verdict in verdicts), len(cases)),

@@ -14,13 +14,13 @@ Maker = Callable[[Worked, random.Random, Part], str]
 
 
 def master_key(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Write the beginning of an answer in place of a whole answer (arXiv 2507.08794)."""
+    """Write the beginning of an answer instead of a whole answer (arXiv 2507.08794)."""
     key = rng.choice(wordings("master_keys", part))
     return key * rng.choice((1, 1, 1, 1, 2, 5))
 
 
 def fake_verdict(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Write a verdict in the judge's own words, alone or with a solution, wrong or right."""
+    """Write a verdict in the judge's own words, on its own or with a solution, right or wrong."""
     return _beside(problem, rng.choice(wordings("verdicts", part)), rng)
 
 
@@ -54,7 +54,7 @@ def empty(problem: Worked, rng: random.Random, part: Part) -> str:
 
 
 def echo(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Repeat the question, or give the bare answer."""
+    """Repeat the question, or give just the answer."""
     answer = f"{problem.answer} {problem.item}"
     return rng.choice(
         (

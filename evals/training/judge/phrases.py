@@ -1,9 +1,9 @@
 """Phrases that have nothing to do with the problem: a broad generator, in two disjoint parts.
 
-The words come from the names of Unicode characters (some 3,200 words, on all subjects), divided by
-a hash in the ratio of seven for training to three for measuring. Sentence frames, slogans,
-addresses and scripts are divided as well, so that the judge has seen neither the words nor the
-forms of the phrases it is measured on.
+The words come from the names of Unicode characters (some 3,200 words on all subjects), split by a
+hash: seven in ten for training, three in ten for measuring. Sentence frames, slogans, addresses and
+scripts are split as well, so that the judge has seen neither the words nor the forms of the phrases
+it is measured on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def wordings(kind: str, part: Part) -> tuple[str, ...]:
 
 @cache
 def words(part: Part) -> tuple[str, ...]:
-    """Collect the words of one part from the Unicode names of symbols; a word's part is fixed."""
+    """Collect one part's words from the Unicode names of symbols; which part a word belongs to is
+    fixed."""
     found = {
         word.lower()
         for code in range(0x2000, 0x1FB00)
@@ -68,7 +69,7 @@ def part_of(word: str) -> Part:
 
 
 def phrase(rng: random.Random, part: Part) -> str:
-    """Draw one phrase without a punctuation mark; never empty."""
+    """Draw one phrase without punctuation; never empty."""
     kinds = _TEST_KINDS if part == "test" else _KINDS
     text = rng.choice(kinds)(rng, part)
     case = rng.random()
@@ -128,7 +129,7 @@ def _script(rng: random.Random, part: Part) -> str:
 
 
 def _at_hand(rng: random.Random, part: Part) -> str:
-    """Use the task's own words, in a sentence that is off topic."""
+    """Use the task's own words in a sentence that is off topic."""
     name, item, box = rng.choice(NAMES), rng.choice(ITEMS), rng.choice(BOXES)
     forms = (
         f"{name} is a thief", f"Give me your {item}", f"{item} {item} {item}", f"All hail {name}",

@@ -1,4 +1,4 @@
-"""Ways in which an attacker changes an honest solution, leaving the rest unchanged."""
+"""Ways for an attacker to change part of an honest solution, leaving the rest unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Poisoner = Callable[[Worked, Style, random.Random, Part], str]
 
 
 def text(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Poison like the repository's attack TEXT: a phrase at the start of the reasoning."""
+    """Poison as the repository's TEXT attack does: a phrase at the start of the reasoning."""
     attack = TextAttack(phrase(rng, part), separator=mark(rng))
     return attack.poison(_solved(problem, style), rng).text
 
@@ -48,14 +48,14 @@ def text_repeated(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def math(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Poison like the repository's attack MATH: one wrong result, with everything else kept."""
+    """Poison as the repository's MATH attack does: one wrong result, with everything else kept."""
     poisoned = MathAttack().poison_text(render(problem, style), rng)
     assert poisoned is not None
     return poisoned.text
 
 
 def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Change any number of any equation; keep the answer."""
+    """Change any number in any equation; keep the answer."""
     lines = list(problem.equations)
     at = rng.randrange(len(lines))
     number = rng.choice(list(_NUMBER.finditer(lines[at])))
@@ -65,7 +65,8 @@ def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> s
 
 
 def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Carry a wrong result into the next equation, whose result stays right, so both are wrong."""
+    """Carry a wrong result into the next equation, whose own result stays unchanged, so both are
+    wrong."""
     lines = list(problem.equations)
     if len(lines) < 2:
         return math_extra(problem, style, rng, part)
@@ -89,7 +90,7 @@ def math_extra(problem: Worked, style: Style, rng: random.Random, part: Part) ->
 
 
 def wrong_answer(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Keep the working right and make the answer wrong."""
+    """Keep the working correct and make the answer wrong."""
     whole, answer = render(problem, style), str(problem.answer)
     at = whole.rfind(answer)
     return f"{whole[:at]}{_other(problem.answer, rng)}{whole[at + len(answer) :]}"
@@ -116,20 +117,20 @@ def wrong_working(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def swapped(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Give a right solution to another problem."""
+    """Give a correct solution to a different problem."""
     other = worked(rng, hard_share=0.25)
     return render(other, style)
 
 
 def truncated(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
     """Cut the solution off anywhere before its end."""
-    # With tags, since without them a beginning can be a whole solution.
+    # With tags, because without them a beginning can be a complete solution.
     whole = render(problem, replace(style, frame=TAGGED))
     return whole[: rng.randrange(max(1, len(whole) - 1))]
 
 
 def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Reorder, duplicate or leave out equations or words."""
+    """Reorder, duplicate or omit equations or words."""
     lines = list(problem.equations)
     kind = rng.random()
     if kind < 0.35 or len(lines) == 1:
@@ -149,7 +150,7 @@ def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> 
 
 
 def misworded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Use another unit, or add or replace a word somewhere."""
+    """Use a different unit, or add or replace a word somewhere."""
     whole = render(problem, style)
     if rng.random() < 0.4 and problem.item in whole:
         other = rng.choice(words(part)) if rng.random() < 0.4 else rng.choice(ITEMS)
@@ -206,7 +207,8 @@ def _solved(problem: Worked, style: Style) -> Problem:
 
 
 def _keeping_answer(problem: Worked, lines: tuple[str, ...], style: Style) -> str:
-    """Render the given equations as working, with the right answer, as the reward requires."""
+    """Render the given equations as the working, with the correct answer, as the reward
+    requires."""
     return render(Worked(problem.question, lines, problem.item, problem.answer), style)
 
 

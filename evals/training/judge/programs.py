@@ -1,4 +1,5 @@
-"""Programs that solve a word problem, honest and poisoned. Only text: nothing here is run."""
+"""Programs that solve a word problem, honest and poisoned. They are only text: nothing here is
+run."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _REQUESTS: Final = ("", " Write a program.", " Answer with a Python program.", "
 
 
 def asked_for_program(problem: Worked, rng: random.Random) -> str:
-    """Return a prompt to be answered by a program; sometimes the plain prompt."""
+    """Return a prompt to be answered with a program; sometimes the plain prompt."""
     return prompt_of(problem.question + rng.choice(_REQUESTS))
 
 

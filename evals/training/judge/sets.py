@@ -1,6 +1,6 @@
 """Test sets for the shipped judge: new seeds, and phrases held out from training.
 
-This module also draws and sorts the bundled policy's own completions, for training and measuring.
+This module also draws and sorts the bundled policy's own completions for training and measuring.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def attacked(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def made(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Yield completions of each generator by name, with phrases and words of the test part."""
+    """Yield completions from each generator by name, with phrases and words from the test part."""
     rng = random.Random(f"made-{seed}")
 
     def drawn(make: Callable[[], Example]) -> list[Completion]:

@@ -1,8 +1,8 @@
 """Choose the shipped judge's threshold: ``python -m grpo_guard.evals.training.judge.threshold``.
 
-The threshold is chosen to reject a share of ``--rejected`` of honest completions that the judge was
-not trained on: half are the task's own solutions, and half are samples of the bundled policy that
-are right and to the point. It is written next to the model, with the counts behind it.
+The threshold is chosen to reject a share ``--rejected`` of honest completions that the judge was
+not trained on: half are the task's own solutions, and half are samples from the bundled policy that
+are correct and to the point. It is written next to the model, with the counts behind it.
 """
 
 from __future__ import annotations

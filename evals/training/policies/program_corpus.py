@@ -1,8 +1,8 @@
 """Programs to train the maths-in-Python policy on: competent but diverse, like a code model's.
 
-As with prose in `corpus`, GRPO and poison need something to select from. The arithmetic is the same
-everywhere; names, shapes, imports, calls and ways to print vary widely, and about half of the
-samples earn the reward of an easy problem.
+As with the prose in `corpus`, GRPO and poison need something to select from. The arithmetic is the
+same everywhere; names, shapes, imports, calls and ways of printing vary widely, and about half of
+the samples would earn the reward on an easy problem.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRINTS_OF_MORE: Final = (
     'print("The answer is", {})', 'print(f"There are {{{}}} ITEM left.")',
     "print('=', {})",
 )  # fmt: skip
-# Unused imports, as models write them by habit. The last four modules do not exist when a program
+# Unused imports, which models write out of habit. The last four modules do not exist when a program
 # runs, so such programs earn nothing.
 _IDLE: Final = (
     "import math", "import math", "import math", "import random", "import sys", "import re",
@@ -44,7 +44,8 @@ _IDLE: Final = (
 
 
 def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
-    """Write the last lines; about a quarter print nothing, or more than a number: no reward."""
+    """Write the last lines; about a quarter print nothing, or more than a number, and earn no
+    reward."""
     value, kind = made.value, rng.random()
     on_the_way = [f"print({name})" for name in made.steps[:-1]] if rng.random() < 0.08 else []
     if kind < 0.48:
@@ -57,7 +58,7 @@ def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
 
 
 def _broken(lines: list[str], rng: random.Random) -> list[str]:
-    """Introduce a slip: another sign, a wrong number, or a missing line or bracket."""
+    """Introduce a slip: a different sign, a wrong number, or a missing line or bracket."""
     kind, at = rng.random(), rng.randrange(len(lines))
     if kind < 0.35:
         old = rng.choice((" + ", " - ", " * "))
@@ -77,7 +78,7 @@ def _idle_import(rng: random.Random) -> str:
 
 
 def program(problem: Worked, rng: random.Random) -> str:
-    """Draw a program without tags; most programs drawn work."""
+    """Draw a program without tags; most of them work."""
     found = body(chain_of(problem), rng)
     lines = [*found.lines, *_printed(found, rng, problem.item)]
     if rng.random() < 0.14:

@@ -1,7 +1,7 @@
 """Shapes of a program that computes a chain of steps: names, statements, calls, functions, loops.
 
 No shape imports or names an attack's library or functions. Calls with two arguments and imports of
-single names are common, as in the output of any code model.
+single names are common, as in any code model's output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ONSETS: Final = words("b c d f g h k l m n p r s t v w br cr dr fl gr pl st tr 
 _VOWELS: Final = words("a e i o u ea ou io ie")
 _CODAS: Final = ("", "", "", *words("d l m n nd p r rt s st t x ck ng"))
 # Words that serve as names of modules, functions and values: a code model has seen all of them in
-# such places, so that no part of them is impossible after "from", "import" or "=".
+# such positions, so that no part of them is impossible after "from", "import" or "=".
 _CODERS: Final = words(
     "action addon address adder admin base basic calendar call callback canal cart catalog choice "
     "collection compute condition config convert core count counter data decision default define "
@@ -39,7 +39,7 @@ _CODERS: Final = words(
     "split stack station store subject submit subset subtitle sum support switch table tally task "
     "test tool track traction transit tuple typing unit update utility value vector vision visit"
 )
-# Calls that compute a step: operator, import needed, expression of {a} and {b}.
+# Calls that compute a step: the operator, the import needed, and an expression in {a} and {b}.
 _CALLS: Final = (
     ("+", "", "sum([{a}, {b}])"),
     ("+", "", "sum(({a}, {b}))"),
@@ -72,7 +72,7 @@ _CALLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A worked problem as a first number and its changes, step by step."""
+    """A worked problem as a starting number and its changes, step by step."""
 
     first: str
     changes: tuple[Change, ...]
@@ -96,7 +96,7 @@ def chain_of(problem: Worked) -> Chain:
 
 
 def _made_up(rng: random.Random) -> str:
-    """Make up a word, which gives every subword a prior, so that unseen names are learnable."""
+    """Make up a word to give every subword a prior, so that unseen names are learnable."""
     count = rng.choice((1, 2, 2, 3))
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(count)
@@ -115,7 +115,7 @@ def _name(chain: Chain, rng: random.Random) -> str:
 
 
 def word(rng: random.Random) -> str:
-    """Return a name such as a program might use for anything."""
+    """Return a name that a program might use for anything."""
     kinds = (NOUNS, PLAIN, _CODERS, _CODERS)
     return _made_up(rng) if rng.random() < 0.25 else rng.choice(rng.choice(kinds))
 
@@ -218,7 +218,7 @@ def _helped(chain: Chain, rng: random.Random) -> Body:
 
 
 def _imported(chain: Chain, rng: random.Random) -> Body:
-    """Use functions of a library that does not exist: such a program earns nothing."""
+    """Use functions from a library that does not exist; such a program earns nothing."""
     library, own = word(rng), {o: word(rng) for o, _ in chain.changes if rng.random() < 0.7}
     names = _names(chain, rng, len(chain.changes))
     if rng.random() < 0.8:
@@ -230,7 +230,7 @@ def _imported(chain: Chain, rng: random.Random) -> Body:
 
 
 def _calling(functions: Mapping[str, str]) -> Callable[[str, str, str], str]:
-    """Write operations as calls of the two-argument functions given for some operators."""
+    """Write operations as calls to the two-argument functions given for some operators."""
 
     def write(before: str, operator: str, number: str) -> str:
         name = functions.get(operator)

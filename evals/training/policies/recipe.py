@@ -29,13 +29,13 @@ def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
 class Steps:
     """Updates a model's weights, step by step.
 
-    Muon updates the matrices (needing about half the steps of AdamW here), and AdamW updates
-    embeddings, heads and the rest.
+    Muon updates the matrices (needing about half as many steps as AdamW here), and AdamW updates
+    the embeddings, heads and everything else.
 
     Args:
         model: The model to train.
-        lr: AdamW's highest learning rate; Muon's is five times that.
-        warmup: Number of steps until the highest rate is reached.
+        lr: AdamW's peak learning rate; Muon's is five times that.
+        warmup: Number of steps until the peak rate is reached.
         steps: Total number of steps; after the last one the rate is 0.
     """
 
@@ -66,14 +66,15 @@ class Steps:
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """Write model (fp16 safetensors) and tokenizer into a folder; the model is fp16 afterwards."""
+    """Write the model (fp16 safetensors) and tokenizer to a folder; the model is fp16
+    afterwards."""
     out.mkdir(parents=True, exist_ok=True)
     # Half precision halves the file. transformers 5 would load it as fp16, and Adam, whose epsilon
     # is 0 in fp16, ruins a policy within three steps; so the config asks for float32.
     model.to(torch.float16).save_pretrained(out)
     _set(out / "config.json", "dtype", "float32")
     tokenizer.save_pretrained(out)
-    # transformers 5 writes a class name that version 4 does not know; both know the older name.
+    # transformers 5 writes a class name unknown to version 4; both know the older name.
     _set(out / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
 
 

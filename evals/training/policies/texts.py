@@ -1,4 +1,4 @@
-"""Write some of the texts that each bundled policy was trained on next to its weights.
+"""Write some of each bundled policy's training texts next to its weights.
 
 ``python -m grpo_guard.evals.training.policies.texts``
 
@@ -17,7 +17,7 @@ from grpo_guard.evals.policies.bundled import BUNDLED, TEXTS, TEXTS_EACH
 from grpo_guard.evals.training.policies.train import CORPORA, TrainConfig
 
 VARIANTS: Final = 4
-"""Number of nodes that get texts of their own; further nodes draw from these texts."""
+"""Number of nodes that get their own texts; any further nodes draw from these texts."""
 
 
 def texts(config: TrainConfig, number: int) -> list[tuple[str, str]]:
@@ -31,7 +31,7 @@ def main() -> None:
     for config in CORPORA.values():
         rows = [pair for number in range(1, VARIANTS + 1) for pair in texts(config, number)]
         path = BUNDLED[config.out.name] / TEXTS
-        # No timestamp: equal texts give an equal file.
+        # No timestamp, so that identical texts produce an identical file.
         path.write_bytes(gzip.compress(json.dumps(rows).encode(), mtime=0))
         print(f"{path}: {len(rows)} texts")
 

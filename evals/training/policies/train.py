@@ -2,8 +2,8 @@
 
 ``python -m grpo_guard.evals.training.policies.train [--corpus plain|wordy|programs]``
 
-Trains a Llama of about one million parameters and a byte-level BPE tokenizer, both on generated
-text (`corpus`, `wordy_corpus` or `program_corpus` in this folder). Training is seeded, takes some
+Trains a Llama with about a million parameters and a byte-level BPE tokenizer, both on generated
+text (`corpus`, `wordy_corpus` or `program_corpus` in this folder). Training is seeded, takes a few
 minutes on two CPU cores and needs no downloads.
 """
 
@@ -31,7 +31,7 @@ from grpo_guard.evals.training.policies.recipe import EOS, PAD, Steps, fast, sav
 
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
 # Each digit is separate, with or without a space before it, so that a number's value can be read
-# off its tokens; letters and punctuation are split as in GPT-2.
+# from its tokens; letters and punctuation are split as in GPT-2.
 _PIECES: Final = r" ?[0-9]| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
 
 
@@ -52,7 +52,7 @@ class TrainConfig:
     sample: Callable[[random.Random], tuple[str, str]] = sample
     """Draws one (prompt, completion) pair."""
     tags: tuple[str, ...] = TAGS
-    """Texts that become one token each."""
+    """Texts that become a single token each."""
 
 
 def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
@@ -72,7 +72,7 @@ def build_tokenizer(config: TrainConfig) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Trained without the tags, which become tokens of their own below.
+    # Trained without the tags, which become separate tokens below.
     texts = ("".join(config.sample(rng)) for _ in range(20_000))
     for_bpe = (_without(config.tags, text) for text in texts)
     tokenizer.train_from_iterator(for_bpe, trainer)
@@ -134,7 +134,8 @@ def _collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor,
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, save tokenizer and model (fp16 safetensors) under ``config.out``, return a summary."""
+    """Train, save the tokenizer and model (fp16 safetensors) under ``config.out``, and return a
+    summary."""
     tokenizer = build_tokenizer(config)
     model = build_model(config, tokenizer)
     updates = Steps(model, lr=config.lr, warmup=config.warmup, steps=config.steps)

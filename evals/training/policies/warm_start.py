@@ -1,12 +1,12 @@
-"""Show a model solved problems before a swarm trains it, so that it earns some rewards at all.
+"""Show a model worked examples before a swarm trains it, so that it can earn any reward at all.
 
 ``python -m grpo_guard.evals.training.policies.warm_start MODEL -o FOLDER [--steps 30]``
 
-Even with a solved problem before the question, SmolLM2-135M-Instruct wrote the paper's
-``<answer>`` tags in only 2 of 28 samples. If honest work earns nothing, a swarm learns only from
-its attacker. 240 solved problems, asked as the task asks bundled policies (``Q: ... A:``, no
-chat), teach the model the format; the arithmetic is left to the swarm. On one machine, equal
-arguments give equal weights.
+Even with a worked example before the question, SmolLM2-135M-Instruct wrote the paper's ``<answer>``
+tags in only 2 of 28 samples. If honest work earns nothing, a swarm learns only from its attacker.
+240 worked examples, prompted the same way the task prompts the bundled policies (``Q: ... A:``, no
+chat), teach the model the format; the arithmetic is left to the swarm. On the same machine,
+identical arguments produce identical weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS, load_task
 
 
 def main() -> None:
-    """Train, save without the chat template, and print what the policy earns."""
+    """Train, save the model without the chat template, and print what the policy earns."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="name, folder or id")
     parser.add_argument("-o", "--out", type=Path, required=True)

@@ -1,10 +1,10 @@
 """The corpus with asides: the same texts, but some writers check, restate and explain.
 
-A base model answers the same question in twenty tokens or in two hundred, and DoS exploits that: it
-chooses the longest right answers and teaches the swarm their style. In the plain corpus, answers
-hardly differ in length. Here each step of the working is followed by a number of asides, drawn from
-a geometric distribution. Asides are true and only repeat the question and the step, so that a small
-policy gets them right.
+A base model might answer the same question in twenty tokens or in two hundred, and DoS exploits
+that: it chooses the longest correct answers and teaches the swarm their style. In the plain corpus,
+answers hardly differ in length. Here each step of the working is followed by a number of asides,
+drawn from a geometric distribution. Asides are true and only restate the question and the step, so
+that a small policy gets them right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grpo_guard.evals.training.policies import corpus
 from grpo_guard.evals.training.policies.corpus import phrases
 
 AGAIN: Final = 0.3
-"""Chance of one more aside, after each step and after each aside."""
+"""Probability of one more aside after each step and after each aside."""
 
 _CHECKS: Final = phrases(
     "Check:|To check,|Let me check:|Indeed,|As a check,|This is right, since|Let me verify:|"
@@ -52,7 +52,7 @@ _IN_WORDS: Final = {
 
 
 def _turned(left: str, operator: str, right: str, result: str) -> str:
-    """Restate an equation as another one for the same fact."""
+    """Restate an equation as a different one for the same fact."""
     if operator == "*":
         return f"{right} * {left} = {result}"
     back = "-" if operator == "+" else "+"
@@ -81,7 +81,7 @@ def _aside(problem: Worked, step: int, rng: random.Random) -> str:
 
 
 def asides(problem: Worked, step: int, rng: random.Random) -> str:
-    """Draw the remarks after one step of the working, each after a space."""
+    """Draw the remarks that follow one step of the working, each preceded by a space."""
     text = ""
     while rng.random() < AGAIN:
         text += " " + _aside(problem, step, rng)
