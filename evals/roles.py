@@ -84,7 +84,7 @@ def own_guard(defence: str) -> bool:
 
 
 def attack_free(attack: str) -> bool:
-    """Whether the attack with this name means that no node sends poison."""
+    """Whether the named attack is a baseline in which no node sends poison."""
     return plain(attack) in (NONE, SILENT)
 
 

@@ -217,7 +217,7 @@ def accepted(scenario: Scenario, series: Series) -> Cell:
 
 
 def loss(scenario: Scenario, series: Series) -> Cell:
-    """Cell with the cost of guarding in honest reward and, below, in held-out accuracy."""
+    """Format a table cell with the cost of guarding: honest reward, and held-out accuracy below."""
     free = scenario.beside(series)
     found, cell = series.reward_cost(free), _cost(scenario, series)
     if found is None or not isinstance(cell, Shade):

@@ -19,7 +19,7 @@ from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
-    """All malicious nodes of a swarm, even if there are none; also counts completions that show the
+    """All the malicious nodes in a swarm, possibly none; also counts completions that show the
     attack.
 
     Args:

@@ -49,9 +49,10 @@ def sample(
 ) -> list[Sampled]:
     """Sample ``per_prompt`` completions for each prompt, in prompt order.
 
-    ``temperature`` 0 is greedy. Each prompt is computed once, and its cache is repeated for the
-    group. With ``seeds``, one per completion from `PublicCoin.seed`, ``generator`` is unused and
-    each completion is determined by its seed, as in `generate_under_coin`.
+    A ``temperature`` of 0 means greedy decoding. Each prompt is prefilled once, and its KV cache is
+    reused for all completions in the group. If ``seeds`` is given (one per completion, from
+    `PublicCoin.seed`), ``generator`` is ignored and each completion is determined by its seed, as
+    in `generate_under_coin`.
     """
     prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
     cache, mask, logits = _prefill(model, prompt_ids, int(tokenizer.pad_token_id))

@@ -252,8 +252,8 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
 
 
 def _input(source: Path, mapped: Sequence[str], out: Path) -> dict[str, Any] | None:
-    """Describe the verified file for the first verdict, so that ``grpo-guard view`` finds the file;
-    None for a pipe."""
+    """Return a description of the verified file, which is written with the first verdict so that
+    ``grpo-guard view`` can find the file. Return None if the input is a pipe."""
     from grpo_guard.cli.rows import is_piped
 
     if is_piped(source):

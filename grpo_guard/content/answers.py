@@ -132,7 +132,7 @@ def numbers_in(text: str) -> Iterator[Rational]:
 
 
 def number_of(text: str) -> Rational | None:
-    """Parse a short text as a single number, ignoring spaces around it; None if it is not one."""
+    """Parse a short text as a single number, ignoring surrounding spaces; None if it isn't one."""
     text = text.strip()
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     return next(_value(match), None) if match is not None else None

@@ -322,8 +322,8 @@ def noted(verdict: Verdict, note: Finding | None) -> Verdict:
 
 
 def negated(verdict: Verdict, verifier: str) -> Verdict:
-    """Return the opposite of a judgement, under the name ``verifier``. Other verdicts keep their
-    outcome, and so do verdicts on completions that a spot check skipped."""
+    """Swap acceptance and rejection, under the name ``verifier``. Verdicts with a cause other than
+    JUDGED keep their outcome, as do those on completions that a spot check skipped."""
     outcome = verdict.outcome
     unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
     if verdict.cause is Cause.JUDGED and not unseen:

@@ -1,4 +1,4 @@
-"""The guard applies a verifier and a policy to batches or, as a decorator, to reward functions."""
+"""Apply a verifier and a policy to batches of completions or, as a decorator, to rewards."""
 
 from __future__ import annotations
 

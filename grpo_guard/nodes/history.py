@@ -59,7 +59,7 @@ class History:
 
     @property
     def rejected_names(self) -> int:
-        """Number of names with a rejection held against them in a remembered round."""
+        """Number of nodes with at least one counted rejection in the rounds still in memory."""
         return int(np.count_nonzero(self._rejected))
 
     def add(self, number: int, tallies: Mapping[str, Tally]) -> None:

@@ -32,13 +32,13 @@ class Mark:
     """The standing of one node.
 
     Args:
-        state: The state since round ``since``.
-        level: Ratio of the evidence to the threshold when last renewed, in round ``renewed``.
-        renewed: Round in which the level was last renewed, by the ledger's own count.
-        since: Round in which the node entered the state, by the same count.
+        state: Current state, entered in round ``since``.
+        level: Evidence-to-threshold ratio as of its last update, in round ``renewed``.
+        renewed: Round in which the level was last updated, in the ledger's own numbering.
+        since: Round in which the node entered the state, in the same numbering.
 
     Raises:
-        ValueError: no ledger writes such values; the file that they come from may be broken.
+        ValueError: no ledger could have written these values; the file may be corrupt.
     """
 
     state: State = State.CLEAR

@@ -83,12 +83,12 @@ class Job(Generic[T]):
 
 
 class Batches:
-    """Runs jobs in batches, for the tasks of one event loop.
+    """Runs jobs in batches on behalf of the tasks on one event loop.
 
     Args:
         verifier: The verifier that judges the completions.
         limits: How many batches run at once, how many jobs wait, and how large a batch can be.
-        pace: Scheduler of large work, shared with incoming bodies; None if no body is large.
+        pace: Scheduler for large jobs, also used for incoming bodies; None to run them at once.
         reading: Function that creates the context in which the verifier runs; see `Guard.reading`.
     """
 

@@ -41,8 +41,8 @@ class Sender:
 
 
 class Intake:
-    """Reads request bodies, for the tasks of one event loop; large bodies at the given ``pace``, in
-    between small requests."""
+    """Reads request bodies for the tasks on one event loop; large bodies are read at the given
+    ``pace``, in between small requests."""
 
     def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
         self._limits, self._pace = limits, pace or Pace()

@@ -1,4 +1,4 @@
-"""Large requests, answered part by part: one JSON object per line, each sent once it is known."""
+"""Stream the reply to a large request: one JSON object per line, sent as soon as it is ready."""
 
 from __future__ import annotations
 

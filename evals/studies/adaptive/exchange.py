@@ -1,7 +1,7 @@
-"""Attacks on the exchange rather than the text: another node's name, and a false reference answer.
+"""Attacks on the exchange rather than the text: impersonation, and a false reference answer.
 
 Both are possible if peers can send anything under any name, as with GenRL's distributed table: the
-sender's name is a key that anyone can write, and a question travels together with its answer.
+sender's name is a key that anyone can write, and each question is sent along with its answer.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class WholeRounds(CompletionVerifier):
     round.
 
     Args:
-        owed: Number of completions a node owes in a round; one batch must hold the whole round.
+        owed: Number of completions each node must send per round, all of them in one batch.
     """
 
     name = "whole_rounds"

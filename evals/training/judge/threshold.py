@@ -31,7 +31,7 @@ CHUNK = 64
 
 
 def p_yes(folder: Path, cases: Sequence[Completion]) -> list[float]:
-    """Return the judge's probability of accepting each completion; 0 if it gives none."""
+    """Return the judge's probability of accepting each completion, or 0 if it returns none."""
     backend, rubric, mode = TransformersBackend(folder), Rubric.load(RUBRIC), LogitMode()
 
     async def asked() -> list[float]:

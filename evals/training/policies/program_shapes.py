@@ -141,9 +141,9 @@ def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
 def _written(
     chain: Chain, names: Sequence[str], write: Callable[[str, str, str], str]
 ) -> tuple[list[str], str]:
-    """Return (lines that name each step, the last name); ``write`` makes the right-hand side.
+    """Return a tuple: the lines that assign each step to a variable, and the last variable's name.
 
-    ``write`` is called with the previous value, the operator and the number.
+    ``write`` builds a line's right-hand side from the previous value, the operator and the number.
     """
     lines, before = list[str](), chain.first
     for name, (operator, number) in zip(names, chain.changes, strict=True):

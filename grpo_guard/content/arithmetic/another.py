@@ -88,7 +88,7 @@ class Another:
         return "another arithmetic" if named or self._is_asked else ""
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
-        """Return the name of an arithmetic in which an equation holds, or an empty string."""
+        """Name an arithmetic, such as modular, in which the equation holds; "" if there is none."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         turns = self._is_turned and _are_all(link, "degrees")

@@ -82,7 +82,7 @@ class Flow:
         return places[::-1]
 
     def _ends(self) -> list[int]:
-        """Return where each wrong equation ends, including any copies of its result that follow."""
+        """Return where each wrong equation ends, extended past later repetitions of its result."""
         ends = [equation.extent[1] for equation in self.wrong]
         for at in range(len(self.wrong) - 2, -1, -1):
             ahead = self.wrong[at + 1]

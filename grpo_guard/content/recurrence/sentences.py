@@ -118,7 +118,7 @@ class Peers:
 
 
 def _ends_of(texts: Iterable[str]) -> Iterable[str]:
-    """Yield the words at both ends of each text, with `END` before and after each part."""
+    """Yield the words in the first and last characters of each text, each run enclosed in `END`."""
     for text in texts:
         for part in (text[:_PART], text[_PART:][-_PART:]):
             yield from (END, *words_of(part), END)

@@ -1,10 +1,10 @@
 """How much a word reveals about its author: the bundled lists, for swarms of different models.
 
 There are three classes. **Ordinary** words (how people reason, calculate, format and chat) reveal
-nothing. **General** words are the rest of common English, apart from the subjects of word problems
-("manageable", "decompose"): a phrase with one of them is as likely a habit as a slogan. All other
-words, whether nonsense or real-world things ("glorp", "pizza"), have no place in the answer to a
-prompt that lacks them.
+nothing. **General** words are the rest of common English ("manageable", "decompose"), excluding
+the subjects of word problems: a phrase containing one is as likely to be a habit as a slogan. All
+other words, whether nonsense or real-world things ("glorp", "pizza"), should not appear in an
+answer unless they appear in its prompt.
 """
 
 from __future__ import annotations
