@@ -149,7 +149,7 @@ def _batches(
 
 
 def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> GenerationConfig:
-    """Return the ``generate`` settings that ``spec`` declares, with no option left at its default."""
+    """Return the ``generate`` settings that ``spec`` declares, leaving no option at its default."""
     from transformers import GenerationConfig
 
     return GenerationConfig(

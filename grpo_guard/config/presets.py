@@ -239,7 +239,7 @@ def _stored(scaling: LengthScaling, store: NodeStore) -> LengthScaling:
 
 
 def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
-    """Build the rules for `different_weights`; ``confirm`` asks a `ReaderVerifier` when in doubt."""
+    """Build the rules for `different_weights`; ``confirm`` leaves doubts to a `ReaderVerifier`."""
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier

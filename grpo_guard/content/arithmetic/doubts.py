@@ -283,7 +283,7 @@ class Doubts:
         return self.text[line : line + 20].lstrip().startswith("|")
 
     def _doubt_inside(self, at: int) -> str:
-        """Return a reason for doubt if what precedes the bracket around the chain owns the bracket."""
+        """Return a reason for doubt if what precedes the bracket around the chain owns it."""
         opened = self.reader.enclosing.get(at)
         if opened is None or opened == 0:
             return ""
