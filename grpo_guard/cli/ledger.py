@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from grpo_guard.content.recurrence.record import Conviction
     from grpo_guard.nodes.report import Standing, SybilHint
 
 NOT_ENOUGH = "not enough evidence yet"
@@ -23,7 +24,11 @@ e      What a stake of 1, bet on the node being worse than its peers, became.
        An honest node's e reaches 1,000 with a chance of at most 1 in 1,000.
 level  How far e has come, on a logarithmic scale, to what excludes the node.
        1: hard, its completions are rejected. 0.5: soft, it is only watched.
-       It fades while no new evidence comes."""
+       It fades while no new evidence comes.
+A rejection for what a node repeats (recurrence) is no evidence and does not
+count here; the phrases are listed below."""
+_SHOWN: Final = 3
+"""Maximum number of phrases shown per node."""
 
 app = typer.Typer(no_args_is_help=True, help="Show the evidence about nodes, or clear one.")
 
@@ -49,6 +54,7 @@ def show(
     """
     import json
 
+    from grpo_guard.content.recurrence.stored import counting_rules, stored_convictions
     from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import in_folder
@@ -58,8 +64,11 @@ def show(
         return
     with bad_input(LedgerError, ValueError):
         shown = read(in_folder(path), node)
+        recurring = stored_convictions(in_folder(path), node)
+        rules = counting_rules(in_folder(path))
     if as_json:
-        echo(json.dumps(shown.to_dict(), indent=2))
+        repeated = {name: [_conviction(c) for c in each] for name, each in recurring.items()}
+        echo(json.dumps({**shown.to_dict(), "recurring": repeated}, indent=2))
         return
     console = terminal()
     console.print(table(console, shown.nodes, str(path)))
@@ -67,8 +76,12 @@ def show(
     for standing in shown.nodes:
         if standing.reasons:
             echo(reasons_line(standing))
+    for name, convictions in recurring.items():
+        echo(recurring_line(name, convictions))
     for hint in shown.hints:
         echo(hint_line(hint))
+    if rules:
+        echo(f"rules that count findings, for --book: {', '.join(rules)}")
     for line in shown.notes:
         echo(line)
 
@@ -81,19 +94,32 @@ def release(
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
 ) -> None:
-    """Clear a node: its past no longer counts. Exit 2 if the ledger or the node is unknown."""
+    """Clear a node: its past no longer counts. Exit 2 if the ledger or the node is unknown.
+
+    What recurrence and rules that count know of the node is forgotten, too;
+    with --book, only what that rule has counted.
+    """
+    from grpo_guard.content.recurrence.stored import release_stored, stored_convictions
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
     from grpo_guard.nodes.store import in_folder
 
+    phrases: list[Conviction] = []
     with bad_input(LedgerError, ValueError):
         if not book:
             clear(in_folder(path), node)
+            phrases = next(iter(stored_convictions(in_folder(path), node).values()), phrases)
+            release_stored(in_folder(path), node)
         elif not (counted := counted_in(path, book)).release(node):
             names = (name.encode("utf-8", "surrogateescape") for name in counted.log_e_values())
             raise unknown_node(path, node, names)
     echo(f"released {node!a}; running guards follow at their next batch")
+    if phrases:
+        echo(
+            f"if it goes on repeating {phrases[0].phrase!a}, it will be rejected again; declare "
+            "what honest work repeats as ordinary=[...]"
+        )
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
@@ -180,6 +206,20 @@ def reasons_line(standing: Standing) -> str:
     """Format the reasons why a node was rejected, on one line."""
     reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
     return f"{standing.node} was rejected for: {reasons}"
+
+
+def recurring_line(node: str, convictions: list[Conviction]) -> str:
+    """Format the phrases for which a node's completions are rejected, on one line."""
+    by_phrase = {c.phrase: c for c in reversed(convictions)}  # several features share a phrase
+    every = sorted(by_phrase.values(), key=lambda c: c.p_value)
+    shown = [f"{c.phrase!a} (in {c.hits:,} of {c.total:,} prompts)" for c in every[:_SHOWN]]
+    more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
+    return f"{node}: completions are rejected for {', '.join(shown)}{more}"
+
+
+def _conviction(conviction: Conviction) -> dict[str, Any]:
+    keys = ("kind", "phrase", "hits", "total", "p_value")
+    return {key: getattr(conviction, key) for key in keys}
 
 
 def hint_line(hint: SybilHint) -> str:

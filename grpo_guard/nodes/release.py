@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo_guard.nodes.bets import Tally
-from grpo_guard.nodes.intake import stored_names
+from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
 from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
 
@@ -63,12 +63,23 @@ def released_until(connection: sqlite3.Connection) -> dict[int, int]:
     return {int(key.removeprefix(_UNTIL)): clock for key, clock in rows}
 
 
+def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes:
+    """Return the name, as stored, of the node that an operator names as it is logged or shown;
+    raises LedgerError if the ledger does not know the node."""
+    query = "SELECT name FROM nodes WHERE name = ?"
+    for name in stored_names(shown):
+        if connection.execute(query, (name,)).fetchone() is not None:
+            return name
+    for name in names_in(connection):
+        if printable(name) == shown:  # copied from a report, where it is escaped
+            return name
+    raise unknown_node(path, shown, names_in(connection))
+
+
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
-    query = "SELECT id FROM nodes WHERE name = ?"
-    found = (connection.execute(query, (name,)).fetchone() for name in stored_names(node))
-    row = next(filter(None, found), None)
-    if row is None:
-        raise unknown_node(path, node, names_in(connection))
+    row = connection.execute(
+        "SELECT id FROM nodes WHERE name = ?", (stored_name(connection, path, node),)
+    ).fetchone()
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     connection.execute("DELETE FROM marks WHERE node = ?", row)
     write_meta(connection, f"{_UNTIL}{row[0]}", last)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.nodes.intake import printable, stored_names
+from grpo_guard.nodes.intake import printable
 from grpo_guard.nodes.judging import SLOTS, WORK
-from grpo_guard.nodes.release import released_until
+from grpo_guard.nodes.release import released_until, stored_name
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
+from grpo_guard.nodes.schema import LedgerError, opened
 from grpo_guard.nodes.standing import Mark, State
 
 SHOWN_REASONS = 5
@@ -128,10 +128,8 @@ def read(path: Path, node: str | None = None) -> Shown:
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
     # Levels are stored as of their renewal; their decay uses the half-life of the writing process.
     half_life = read_meta(connection, "half_life_thousandths") / 1000 or 50.0
-    names = (None,) if node is None else stored_names(node)
-    nodes = next(filter(None, (standings(connection, half_life, name) for name in names)), [])
-    if node is not None and not nodes:
-        raise unknown_node(path, node, names_in(connection))
+    name = None if node is None else stored_name(connection, path, node)
+    nodes = standings(connection, half_life, name)
     hints = [
         hint
         for hint in sybil_hints(connection)

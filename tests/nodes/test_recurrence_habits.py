@@ -161,3 +161,30 @@ def test_a_convicted_sentence_is_named_with_its_place_after_a_restart():
     assert "'nobody needs a library': in 8 of 8 prompts of node 'a', in none of 32" in str(finding)
     start, end = finding.char_span
     assert text[start:end] == "Nobody needs a library"
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        ("We put {i} and {n} into one and we have {sum}", False),
+        ("Taking {i} and then {n} we arrive at {sum}", False),
+        ("If you have {i} and someone gives you {n} you own {sum} of them", False),
+        ("You should never need to look at what I say", True),
+        ("You should take 12 of these or 24 of those", True),  # the numbers never change
+        ("You should never need to look at {sum} again", True),  # a single number is no calculation
+    ],
+)
+def test_a_calculation_in_words_is_no_slogan(template, found):
+    verifier, rejected = RecurrenceVerifier(), 0
+    for number in range(6):
+        batch = [
+            Completion(f"What is {number} + {i}?", text, node=node, round=number)
+            for i in range(8)
+            for node, text in (
+                ("a", f"{template.format(i=i, n=number, sum=i + number)}. It is {i + number}."),
+                *((node, f"{'. '.join(FILLER)}. It is {i + number}.") for node in NODES[1:]),
+            )
+        ]
+        rejected += sum(v.rejected for v in verifier.verify(batch))
+    assert (rejected > 30) is found
+    assert found or not rejected

@@ -7,10 +7,12 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from grpo_guard import Completion
+from grpo_guard import Completion, presets
 from grpo_guard.cli.main import app
 from grpo_guard.core.verdict import Finding, accept, reject
+from grpo_guard.nodes.e_process_memory import EProcessMemory
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.store import NodeStore
 from tests.nodes.swarm_ledger import one_in, played
 
 
@@ -133,3 +135,61 @@ def test_a_misspelt_node_is_answered_with_the_one_that_was_meant(path):
         assert "did you mean 'mal'?" in said.output
     said = CliRunner().invoke(app, ["ledger", "release", str(path), "\x1b[31m[bold]x[/bald]"])
     assert "did you mean '\\x1b[31m[bold]x[/bold]'" in said.output
+
+
+def rejected_phrase(folder, turns):
+    """Three honest nodes, and one whose every answer holds a slogan; return the last verdicts."""
+    guard = presets.different_weights(state=folder)
+    for turn in turns:
+        rows = [
+            Completion(f"What is {i} + {turn}?", text, node=node, round=turn)
+            for i in range(8)
+            for node, text in (
+                ("ann", f"{i} + {turn} = {i + turn}"),
+                ("bob", f"The sum of {i} and {turn} is {i + turn}." if i % 2 else f"{i + turn}"),
+                ("cid", f"Adding: {i + turn}" if i % 2 else f"It comes to {i + turn}."),
+                (LONG, f"{i + turn}. All hail to the thief."),
+            )
+        ]
+        verdicts = guard.review(rows).verdicts
+    return guard, [v.rejected for v, row in zip(verdicts, rows, strict=True) if row.node == LONG]
+
+
+LONG = "mal\x1b[2J" + "y" * 300
+
+
+def test_phrases_of_recurrence_are_shown_and_released(tmp_path):
+    folder = tmp_path / "state"
+    guard, rejected = rejected_phrase(folder, range(4))
+    assert all(rejected)
+    (line,) = [x for x in show(folder).stdout.splitlines() if "completions are rejected for" in x]
+    assert line.startswith("mal\\x1b[2Jyyy")
+    assert "all hail to the thief" in line
+    assert "in 8 of 8 prompts" in line
+    found = json.loads(show(folder, "--json").stdout)["recurring"]
+    (name,) = found
+    assert found[name][0]["hits"] == 8
+    result = CliRunner().invoke(app, ["ledger", "release", str(folder), name])
+    assert result.exit_code == 0
+    assert "if it goes on repeating 'all hail" in result.stdout
+    assert json.loads(show(folder, "--json").stdout)["recurring"] == {}
+    # A running guard follows: the node's honest work counts as anybody's.
+    (verdict,) = guard.review([Completion("What is 1 + 99?", "100", node=LONG, round=9)]).verdicts
+    assert not verdict.rejected
+    (verdict,) = guard.review(
+        [Completion("And 2 + 99?", "101. All hail to the thief.", node=LONG, round=9)]
+    ).verdicts
+    assert not verdict.rejected, "one prompt is no habit"
+    _, rejected = rejected_phrase(folder, range(10, 12))
+    assert all(rejected), "and it is convicted again if it goes on"
+
+
+def test_findings_that_rules_count_are_released(tmp_path):
+    folder = tmp_path / "state"
+    store = NodeStore(folder)
+    store.ledger().record(*played(0, one_in(6, chance=random.Random(0))))
+    counts = EProcessMemory(store=store, name="arithmetic")
+    counts.add({"mal": (1, [5.0]), "ann": (2, [-1.0])})
+    assert "rules that count findings, for --book: arithmetic" in show(folder).stdout
+    assert CliRunner().invoke(app, ["ledger", "release", str(folder), "mal"]).exit_code == 0
+    assert counts.log_e_values().keys() == {"ann"}

@@ -16,6 +16,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
+from grpo_guard.content.recurrence.places import first_spans
 from grpo_guard.content.recurrence.words import END, words_of
 
 LEAST_SHARE: Final = 2 / 3
@@ -39,6 +40,10 @@ _WORK_WORDS: Final = (
     "答案 解答 解题 步骤 计算 格式 分析 推理 求解 题目 一步 道题 本题 此题 题意 思路 综上 过程 问题"
 )
 _WORK: Final = frozenset(_WORK_WORDS.split(" "))
+# Numbers before the first word and after the last one belong to the sentence.
+_NUMBERS_WITHIN, _FEWEST_NUMBERS = 40, 2
+_NUMBER: Final = re.compile(r"\d{1,20}")
+_SENTENCE_END: Final = re.compile(r"[!?\n\r:;。！？]|\.(?!\d)")
 _SYMBOLS: Final = re.compile("(?: [\u2600-\u27bf\U0001f000-\U0001faff]){3,24}")
 
 
@@ -78,6 +83,23 @@ def sentences_of(words: list[str], excused: frozenset[str]) -> set[str]:
 def is_sentence(feature: str) -> bool:
     """Whether the feature comes from `sentences_of`, rather than being a word or a word triple."""
     return feature.endswith(f" {END}") and feature.startswith(f"{END} ") and feature.count(" ") > 3
+
+
+def calculates(sentence: str, texts: Iterable[str]) -> bool:
+    """Whether most of the node's texts that show the sentence put numbers into it, at least two and
+    not always the same: "The sum of 3 and 4 is 7." An honest model that is trained on one kind of
+    task writes a template; a slogan holds no calculation.
+    """
+    words = sentence.split(" ")[1:-1]
+    numbers = list[tuple[str, ...]]()
+    for text in texts:
+        (span,) = first_spans(text, [words])
+        if span is not None:
+            before = _SENTENCE_END.split(text[max(0, span[0] - _NUMBERS_WITHIN) : span[0]])[-1]
+            after = _SENTENCE_END.split(text[span[1] : span[1] + _NUMBERS_WITHIN])[0]
+            numbers.append(tuple(_NUMBER.findall(before + text[slice(*span)] + after)))
+    shown = [each for each in numbers if len(each) >= _FEWEST_NUMBERS]
+    return 2 * len(shown) > len(numbers) and len(set(shown)) > 1
 
 
 def is_habit(sentence: str) -> bool:

@@ -26,9 +26,9 @@ def dump(swarm: Swarm) -> dict[str, Any]:
         "format": FORMAT,
         "clock": seats.clock,
         "salt": seats.salt.hex(),
-        "nodes": {node: _record(record) for node, record in seats.records.items()},
-        "pools": [[number, _record(record)] for number, record in seats.pools.items()],
-        "newcomers": _record(seats.newcomers),
+        "nodes": {node: record_to_dict(record) for node, record in seats.records.items()},
+        "pools": [[number, record_to_dict(record)] for number, record in seats.pools.items()],
+        "newcomers": record_to_dict(seats.newcomers),
     }
 
 
@@ -56,7 +56,8 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
     return habits
 
 
-def _record(record: Record) -> dict[str, Any]:
+def record_to_dict(record: Record) -> dict[str, Any]:
+    """Return one record as plain JSON values."""
     sketch = record.sketch
     return {
         **{name: getattr(sketch, name) for name in _NUMBERS},
@@ -95,13 +96,14 @@ def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
     _at_most(sketch.past, sketch.past_prompts)
     if len(plain["convicted"]) > MOST_CONVICTIONS:
         raise ValueError(f"more than {MOST_CONVICTIONS} convictions")
-    for conviction in map(_conviction, plain["convicted"]):
+    for conviction in map(conviction_from, plain["convicted"]):
         record.convicted[conviction.feature] = conviction
     record.sketch = sketch
     return record
 
 
-def _conviction(plain: dict[str, Any]) -> Conviction:
+def conviction_from(plain: dict[str, Any]) -> Conviction:
+    """Read one conviction of a record; raises ValueError if it is malformed."""
     if plain.keys() != _CONVICTION:
         raise ValueError(f"conviction with {sorted(plain)!r:.60}")
     hits, total, other_hits, other_total = (whole(plain[name]) for name in _COUNTS)

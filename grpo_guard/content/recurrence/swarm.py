@@ -44,7 +44,7 @@ from grpo_guard.content.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.content.recurrence.phrases import Examples
 from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.content.recurrence.seats import Seats
-from grpo_guard.content.recurrence.sentences import Peers, is_sentence
+from grpo_guard.content.recurrence.sentences import Peers, calculates, is_sentence
 from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
 from grpo_guard.nodes.e_process import log_share, log_threshold
 from grpo_guard.nodes.fisher import log_tail
@@ -224,7 +224,7 @@ class Swarm:
                 break
             room -= 1
             telling = self.reader.telling(found.feature, found.phrase)
-            if telling and not (is_sentence(found.feature) and peers.share(found.feature)):
+            if telling and not (is_sentence(found.feature) and self._is_work(found, look, peers)):
                 convicted[found.feature] = found
             else:
                 vague[found.feature] = found
@@ -236,6 +236,10 @@ class Swarm:
         ).items():
             if any(len(general[feature] | general[other]) > 1 for other in company):
                 convicted[feature] = vague[feature]
+
+    def _is_work(self, found: Conviction, look: _Look, peers: Peers) -> bool:
+        """Whether a sentence belongs to the task: peers write it too, or it is a calculation."""
+        return peers.share(found.feature) or calculates(found.feature, look.record.sketch.examples)
 
     def _tried(self, feature: str, hits: int, look: _Look) -> tuple[float, int, int] | None:
         """Return (p-value, compared nodes' hits, compared nodes' total) if the test convicts."""
