@@ -134,7 +134,6 @@ def require_fields(row: Row) -> None:
         raise InputError("outcome: expected completions, got verdicts; verify --table counts them")
     required = [field for field in ("prompt", "text") if field not in row]
     meant = _guesses(_FIELDS, unknown, surely=bool(required))
-    fields = ", ".join(Completion.__dataclass_fields__)
     instead = "".join(f"{field!r} in place of {listed([name])}, " for field, name in meant.items())
     if len(meant) == len(unknown) == 1:
         instead = f"{next(iter(meant))!r} in its place, "
@@ -142,7 +141,7 @@ def require_fields(row: Row) -> None:
     named = dict.fromkeys(required, "COLUMN") | {f: c for f, c in meant.items() if f not in row}
     reads = "reads other names and leaves" if named else "leaves"
     raise InputError(
-        f"{listed(unknown)}: expected {instead}one of {fields}, got {got}; "
+        f"{listed(unknown)}: expected {instead}one of {', '.join(_FIELDS)}, got {got}; "
         f"{_options(named or {'text': 'text'})} {reads} out what is unknown"
     )
 

@@ -185,13 +185,14 @@ class Completion(_Marked):
         return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
-    def from_dict(cls, data: Any) -> Completion:
-        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are caught."""
+    def from_dict(cls, data: Any, also: Sequence[str] = ()) -> Completion:
+        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are caught,
+        and the error lists ``also``, fields that the caller has taken out."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
         for name in data:  # first, so that "completion" is reported as a name for "text"
             if name not in _READ:
-                known = [f.name for f in fields(cls)]
+                known = [*(f.name for f in fields(cls)), *also]
                 near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
                 meant = _ELSEWHERE.get(name) or "".join(near)
                 expected = f"{meant!r} in its place, " if meant else ""

@@ -58,7 +58,7 @@ def read_completions(path: Path) -> list[Completion]:
     for number, data in read_objects(path):
         try:
             row_id(data.pop("id", None))
-            completions.append(Completion.from_dict(data))
+            completions.append(Completion.from_dict(data, also=("id",)))
         except CompletionError as error:
             raise InputError(f"{path}:{number}: {error.field}: {error.problem}") from None
     return completions

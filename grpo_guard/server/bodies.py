@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.core.completion import Completion, CompletionError, shown
-from grpo_guard.core.jsonl import InputError, parse_object
+from grpo_guard.core.jsonl import InputError, parse_object, row_id
+from grpo_guard.server.asked import Asked
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import RequestError
 from grpo_guard.server.stream import TIMES
@@ -29,7 +30,7 @@ class Queries:
         return len(self.queries)
 
 
-def completions_in(body: bytes, limits: Limits) -> list[Completion]:
+def completions_in(body: bytes, limits: Limits) -> Asked:
     """Parse the completions of ``{"completions": [...]}``. Raises RequestError 422, with ``index``
     and ``field`` if the error concerns one completion, and 413 for more completions than
     allowed."""
@@ -38,10 +39,11 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
     for name in data:
         if name != "completions":
             raise RequestError(422, f"{shown(name)}: expected only completions, got another field")
-    return [_completion(i, row) for i, row in enumerate(rows)]
+    read = [_completion(i, row) for i, row in enumerate(rows)]
+    return Asked([completion for completion, _ in read], [known for _, known in read])
 
 
-def stream_in(body: bytes, limits: Limits) -> list[Completion]:
+def stream_in(body: bytes, limits: Limits) -> Asked:
     """Like `completions_in`, for a request answered as a stream, which can hold `TIMES` times as
     many completions."""
     return completions_in(body, replace(limits, completions=TIMES * limits.completions))
@@ -75,9 +77,11 @@ def queries_in(body: bytes, limits: Limits) -> Queries:
     return Queries(given["query"], given["prompts"], given.get("labels"))
 
 
-def _completion(index: int, row: Any) -> Completion:
+def _completion(index: int, row: Any) -> tuple[Completion, str | int | None]:
+    """Read a completion and the sender's id of it."""
     try:
-        return Completion.from_dict(row)
+        known = row_id(row.pop("id", None)) if isinstance(row, dict) else None
+        return Completion.from_dict(row, also=("id",)), known
     except CompletionError as error:
         field = "(completion)" if error.field == "(line)" else error.field
         problem = error.problem

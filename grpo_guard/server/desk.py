@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from grpo_guard.core.completion import Completion
 from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
+from grpo_guard.server.asked import Asked
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.connection import CONNECTION
 from grpo_guard.server.intake import Intake, Sender, client_of, is_large, too_large
@@ -100,7 +101,7 @@ class Desk:
         path: str,
         answerer: Verdicts,
         sender: Sender,
-        asked: list[Completion],
+        asked: Asked,
     ) -> Response:
         connection = request.scope.get("state", {}).get(CONNECTION)
         if connection is not None:
@@ -109,21 +110,22 @@ class Desk:
         jobs: list[Job[ReplyBody]] = []
         gone = asyncio.Event()
 
-        async def judge(part: list[Completion], first: int) -> ReplyBody:
+        async def judge(completions: list[Completion], first: int) -> ReplyBody:
+            part = asked.part(completions, first)
             if gone.is_set():
                 raise ClientDisconnect
-            jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked), first)]
+            jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked))]
             until = asyncio.get_running_loop().time() + self._limits.seconds
             try:
                 return await self._batches.answer(jobs[0], until, patient=True)
             except (TimeoutError, RequestError):
                 jobs[0].leave()
-                return answerer.too_late(part, first)
+                return answerer.too_late(part)
             except ClientDisconnect:
                 raise
             except Exception as error:
                 logger.error("%s failed", path, exc_info=error)
-                return answerer.failed(part, first)
+                return answerer.failed(part)
 
         def leave() -> None:
             gone.set()
@@ -133,7 +135,9 @@ class Desk:
         try:
             async with while_it_waits(request, leave):
                 fetching = partial(self._intake.fetching, sender)
-                lines = send_lines(request._send, request_id, asked, judge, self._limits, fetching)
+                lines = send_lines(
+                    request._send, request_id, asked.completions, judge, self._limits, fetching
+                )
                 async for answered in lines:
                     self._metrics.count_outcomes(path, answered.outcomes)
         except ClientDisconnect:

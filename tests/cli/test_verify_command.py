@@ -65,7 +65,9 @@ def test_one_verdict_per_line_in_order_and_rejections_exit_0(files):
         ('{"prompt": "x", "text": 7}', "in.jsonl:2: text: expected a string, got 7"),
         (
             '{"prompt": "x", "text": "y", "txt": 1}',
-            "in.jsonl:2: txt: expected 'text' in its place, one of prompt, text",
+            "in.jsonl:2: txt: expected 'text' in its place, one of prompt, text, prompt_ids, "
+            "completion_ids, node, group, round, slot, rollout, reference, task, finish_reason, "
+            "sampler_logprobs, given, prompt_trusted, metadata, id, got an unknown field",
         ),
         (
             '{"prompt": "x", "text": "y", "completion_ids": [1, "2"]}',

@@ -164,6 +164,7 @@ def test_invalid_bodies_are_refused_and_nothing_is_verified(path, body, complain
         ({"prompt": "x", "text": 7}, "text"),
         ({"prompt": "x", "text": "y", "txt\ud800" * 9999: 1}, "txt"),
         ({"prompt": "x", "text": "y", "round": 10**25}, "round"),
+        ({"prompt": "x", "text": "y", "id": 1.5}, "id"),
         ("text", "(completion)"),
     ],
 )
@@ -177,6 +178,18 @@ def test_invalid_completion_is_named_and_nothing_is_verified(row, field):
     assert verifier.shown == []
 
 
+def test_verdicts_repeat_the_ids_that_were_sent():
+    known = ["row 1", None, 7, "\ud800"]
+    asked = [{"prompt": "x", "text": "fine", "id": name} for name in known]
+    web = client()
+    found = strict(web.post("/v1/verify", content=json.dumps({"completions": asked})))["verdicts"]
+    assert [verdict.get("id") for verdict in found] == known
+    assert "id" not in found[1]  # as in the answers to clients that send none
+    misspelt = {"prompt": "x", "text": "fine", "ids": 1}
+    refused = strict(web.post("/v1/verify", json={"completions": [misspelt]}), 422)
+    assert "'id' in its place" in refused["error"]
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -184,7 +197,7 @@ ANYTHING = st.recursive(
 )
 NAMES = ("prompt", "text", "prompt_ids", "completion_ids", "node", "group", "round", "slot",
          "rollout", "reference", "task", "finish_reason", "sampler_logprobs",
-         "metadata")  # fmt: skip
+         "metadata", "id")  # fmt: skip
 ROW = st.fixed_dictionaries(
     {"prompt": ANYTHING, "text": st.text(st.characters())},
     optional=dict.fromkeys(NAMES[2:], ANYTHING),

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from grpo_guard import Completion, CompletionVerifier, Guard
 from grpo_guard.core.verdict import accept, reject
 from grpo_guard.guard.admission import AdmittedBatch
+from grpo_guard.server.asked import Asked
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.verdicts import Verdicts
@@ -319,8 +320,8 @@ def test_disconnected_client_is_not_judged_again_after_a_split():
 
 def test_environment_prevents_joining_and_job_size_is_its_text_size():
     guard = Guard(Alone())
-    asked = [Completion("p", "x" * 1000)]
-    job = Verdicts(guard, "late").job(asked, "id", 10, 0)
+    asked = Asked([Completion("p", "x" * 1000)], [None], first=0)
+    job = Verdicts(guard, "late").job(asked, "id", 10)
     assert job.shares_calls
     assert job.bytes == 1000
     asking = Verdicts(guard.with_environment(lambda turns: turns), "late")

@@ -43,7 +43,9 @@ def test_page_and_description_need_no_token_and_load_nothing():
         "/get_reward", "/v1/verify", "/v1/verify/stream", "/health", "/metrics"
     }  # fmt: skip
     schemas = described["components"]["schemas"]
-    assert set(schemas["Completion"]["properties"]) == {f.name for f in fields(Completion)}
+    assert set(schemas["Completion"]["properties"]) == {
+        "id", *(f.name for f in fields(Completion))
+    }  # fmt: skip
     assert set(schemas["Verdict"]["properties"]) == set(accept("x").to_dict())
     answer = web.get("/docs")
     assert answer.headers["content-type"].startswith("text/html")

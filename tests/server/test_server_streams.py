@@ -40,6 +40,14 @@ def test_stream_has_a_line_per_completion_beyond_the_usual_limit():
     assert [c.text for c in verifier.shown] == texts
 
 
+def test_lines_repeat_the_ids_that_were_sent():
+    known = [f"row {i}" if i % 3 == 0 else i for i in range(600)]
+    asked = [row | {"id": name} for row, name in zip(rows(*["fine"] * 600), known, strict=True)]
+    with client() as web:
+        found = lines(web.post(STREAM, json={"completions": asked}))
+    assert [(line["index"], line["id"]) for line in found] == list(enumerate(known))
+
+
 def test_parts_are_bounded_and_never_split_a_group():
     groups = [Completion(f"{i // 6}?", "x") for i in range(60)]
     found = list(parts(groups, 8))
