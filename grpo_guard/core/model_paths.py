@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.redaction import host_of
 
 logger = logging.getLogger("grpo_guard")
@@ -146,8 +147,10 @@ def warn_unpinned(path_or_id: str, revision: str | None) -> None:
     Tags and branches can be moved; only a commit hash is fixed.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
+        got = f"revision {shown(revision)} is not the 40 digits of a commit" if revision else ""
         logger.warning(
-            "model %r: no pinned revision, so its owner can change the weights at any time; "
-            "pass the 40 digits of a commit as revision",
+            "model %r: %s, so its owner can change the weights at any time; give a local "
+            "folder, or set revision, in a guard file or in Python, to the 40 digits of a commit",
             path_or_id,
+            got or "no pinned revision",
         )

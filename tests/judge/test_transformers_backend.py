@@ -247,7 +247,9 @@ def test_mutable_weights_are_warned_about_once(revision, caplog, monkeypatch, tm
             asyncio.run(TransformersBackend("nobody/nothing", revision=revision or "").check())
         with pytest.raises(ValueError, match="nobody/nothing"):
             load_policy("nobody/nothing", revision=revision)
-    assert caplog.text.count("no pinned revision") == 1
+    got = f"revision {revision!r} is not the 40 digits of a commit" if revision else None
+    assert caplog.text.count(f"{got or 'no pinned revision'}, so its owner can change") == 1
+    assert caplog.text.count("give a local folder, or set revision, in a guard file") == 1
 
 
 def test_pinned_and_local_weights_are_not_warned_about(plain, caplog):
