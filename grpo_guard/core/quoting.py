@@ -17,6 +17,9 @@ _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+LOG_LINE: Final = "%(asctime)s %(levelname)s {}: %(message)s"
+"""A server's log line; ``{}`` is the logger's name."""
+LOG_TIME: Final = "%Y-%m-%dT%H:%M:%S%z"
 _MOST_AXES: Final = 64  # maximum for a NumPy array and for a torch tensor
 
 
@@ -38,9 +41,9 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_handler() -> logging.Handler:
-    """Create a handler that writes `printable` log records to standard error."""
+    """Create a handler that writes `printable` log records to standard error, with their time."""
     handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PrintableFormatter(LOG_LINE.format("%(name)s"), LOG_TIME))
     return handler
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import sys
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from grpo_guard.core.quoting import LOG_LINE, LOG_TIME, PrintableFormatter
 from grpo_guard.server.connection import Connection
 
 # Seconds that requests in progress have to finish; service managers wait 30 and then kill.
@@ -58,6 +60,13 @@ def server_of(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, host=host, port=port, **_OPTIONS))
 
 
+# Uvicorn calls its logger "uvicorn.error", whatever the level.
+_LOGGED: Final[dict[str, Any]] = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+_LOGGED["formatters"]["default"] = {
+    "()": PrintableFormatter,
+    "fmt": LOG_LINE.format("uvicorn"),
+    "datefmt": LOG_TIME,
+}
 _OPTIONS: Final[dict[str, Any]] = {
     # A line per request would flood the log; proxy headers are mere claims.
     "access_log": False,
@@ -68,6 +77,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "ws": "none",
     "timeout_graceful_shutdown": GRACE,
     "log_level": logging.INFO,
+    "log_config": _LOGGED,
 }
 
 

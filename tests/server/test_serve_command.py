@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import logging
 import re
 import resource
 import signal
@@ -14,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
+from grpo_guard.core.quoting import log_handler
+from grpo_guard.server.run import server_of
 
 GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
 REWARD = """
@@ -74,7 +77,10 @@ def test_real_server_answers_openrlhf_and_stops_on_request(files, monkeypatch):
             assert b" 401 " in raw.recv(4096)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
-        assert "Traceback" not in server.stderr.read()
+        said = server.stderr.read()
+        assert "Traceback" not in said
+        assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", line) for line in said.splitlines())
+        assert "INFO uvicorn: Finished server process" in said
     finally:
         server.kill()
         server.wait()
@@ -105,6 +111,20 @@ def test_connections_may_exceed_the_usual_file_limit(files):
         web.request("GET", "/health")
         assert web.getresponse().status == 200
         web.close()
+
+
+def test_log_lines_of_guard_and_server_begin_with_the_time():
+    server_of(lambda: None, "127.0.0.1", 0)  # sets up uvicorn's logging
+    record = logging.makeLogRecord(
+        {"name": "grpo_guard", "levelname": "WARNING", "msg": "ann: \x1b[2J", "created": 86_400.5}
+    )
+    for handler, name in (
+        (log_handler(), "grpo_guard"),
+        (logging.getLogger("uvicorn").handlers[0], "uvicorn"),
+    ):
+        line = handler.format(record)
+        assert re.fullmatch(rf"1970-01-0[12]T\d\d:\d\d:\d\d[+-]\d{{4}} WARNING {name}: (.*)", line)
+        assert line.endswith(r": ann: \x1b[2J")
 
 
 def _port(server):
