@@ -129,26 +129,34 @@ class Summary:
 
     def as_table(self, out: str) -> str:
         """Format the summary for a human reader: totals, nodes sorted by rejections, causes with
-        remedies."""
-        now = self.total - self.done
-        counts = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
+        remedies. If `table` is set, it takes the place of the counts that it has too."""
         before = f" ({self.done} before)" if self.done else ""
-        parts = [f"{counts}{before}; wrote {out}"]
-        if self.nodes:
-            parts.append(self._nodes_table())
+        wrote = f"{before}; wrote {out}"
+        if self.table is not None:
+            parts = ["\n\n".join([self.table.totals() + wrote, *self.table.tables(), ""])]
+        else:
+            parts = self._counts(wrote)
         if self.asked:
             parts.append(self._cost())
-        for reason in self.commonest():
-            example = _shortened(reason["example"], 120)
-            about = f"{reason['kind']} ({reason['verifier']})"
-            parts.append(f"rejected, {unquoted(about)}: {reason['count']:,}, such as {example}")
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
                 example = _shortened(self._example[cause], 400)
                 about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
         parts += [f"warning: {note}" for note in self.notes]
-        return "\n".join(parts)
+        return "\n".join(parts).rstrip()
+
+    def _counts(self, wrote: str) -> list[str]:
+        """Format the totals, the nodes and the commonest reasons for rejection."""
+        now = self.total - self.done
+        parts = [", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome) + wrote]
+        if self.nodes:
+            parts.append(self._nodes_table())
+        for reason in self.commonest():
+            example = _shortened(reason["example"], 120)
+            about = f"{reason['kind']} ({reason['verifier']})"
+            parts.append(f"rejected, {unquoted(about)}: {reason['count']:,}, such as {example}")
+        return parts
 
     def _cost(self) -> str:
         """Format the cost of judges, in total and per thousand verified completions."""

@@ -91,12 +91,19 @@ class VerdictTable:
         self._of(node).outcomes[outcome] += count
 
     def text(self) -> str:
-        """Format the table for a human reader."""
+        """Format the counts for a human reader."""
+        return "\n\n".join([self.totals(), *self.tables()])
+
+    def totals(self) -> str:
+        """Format the number and share of each outcome on one line."""
         total = self.outcomes.total()
-        rates = [
+        return ", ".join(
             f"{o.value} {self.outcomes[o]:,}/{total:,} ({self.outcomes[o] / max(1, total):.2%})"
             for o in Outcome
-        ]
+        )
+
+    def tables(self) -> list[str]:
+        """Format a table by cause and one by node; leave out those without rows."""
         causes = [
             (outcome.value, name, f"{line.outcomes[outcome]:,}", line.example)
             for (outcome, name), line in sorted(
@@ -109,12 +116,12 @@ class VerdictTable:
                 self._nodes.items(), key=lambda one: (-_rejected(one[1]), one[0])
             )
         ]
-        parts = [", ".join(rates)]
+        parts = []
         if causes:
             parts.append(_printed(("verdict", "verifier: cause", "count", "example"), causes))
         if nodes and set(self._nodes) != {_UNKNOWN}:
             parts.append(_printed(("node", *(o.value for o in Outcome), "example"), nodes))
-        return "\n\n".join(parts)
+        return parts
 
 
 def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -130,7 +130,7 @@ def verify(
         guard_of=partial(_guard, config, engine, workers, source), table=table,
     )  # fmt: skip
     echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
-    if counted.table is not None:
+    if counted.table is not None and summary is Format.json:
         echo(counted.table.text(), err=str(out) == "-")
     if complaint := counted.too_many_abstained(most_abstained):
         echo(complaint, err=True)

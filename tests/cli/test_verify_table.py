@@ -58,6 +58,20 @@ def test_table_of_completions_and_of_their_verdicts(tmp_path):
         assert re.search("^reject +arithmetic: wrong_equation +2", output, re.MULTILINE), output
 
 
+def test_totals_and_nodes_are_printed_once(tmp_path):
+    (tmp_path / "guard.yaml").write_text(CONFIG)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    out = tmp_path / "out.jsonl"
+    said = run(tmp_path / "in.jsonl", "-c", tmp_path / "guard.yaml", "-o", out, "--table").stdout
+    first, *lines = said.splitlines()
+    shares = "accept 2/4 (50.00%), reject 2/4 (50.00%), abstain 0/4 (0.00%)"
+    assert first.startswith(f"{shares}; wrote ")
+    assert not [line for line in lines if "2/4" in line]
+    nodes = [line.split()[:4] for line in lines if line.split()[:1] in (["alice"], ["bob"])]
+    assert nodes == [["bob", "0", "2", "0"], ["alice", "1", "0", "0"]]
+    assert said.count("wrong_equation  ") == 1
+
+
 def test_guard_and_output_are_required_without_table(tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     for given, missing in (([], "--config"), (["-c", "guard.yaml"], "--out")):
