@@ -102,7 +102,8 @@ def shown_rows(
         most: Maximum number of rows on the page.
 
     Raises:
-        InputError: a file cannot be read, or the two files do not belong together.
+        InputError: a file cannot be read or holds no verdict, or the two files do not belong
+            together.
     """
     from grpo_guard.core.jsonl import InputError
 
@@ -121,6 +122,8 @@ def shown_rows(
         into = accepted if data["outcome"] == "accept" else kept
         if len(into) < most:
             into.append(_row(data))
+    if not total:
+        raise InputError(f"{verdicts}: (file): expected at least one verdict, got none")
     rows = [*kept, *accepted[: max(0, most - len(kept))]]
     rows.sort(
         key=lambda row: (

@@ -143,6 +143,39 @@ def whole(value: Any) -> int | None:
         return None
 
 
+def real(where: str, value: object) -> float:
+    """Convert a Python or NumPy number to ``float``; raise TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{where}: expected a number, got {shown(value)}")
+    return float(value)
+
+
+def require_type(where: str, value: object, kind: type, wanted: str) -> None:
+    """Raise TypeError unless a value is a ``kind``, described as ``wanted``."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{where}: expected {wanted}, got {shown(value)}")
+
+
+def span(where: str, value: Any) -> tuple[int, int]:
+    """Return a half-open span as a tuple of two Python integers.
+
+    Raises:
+        TypeError: the value is not a pair of integers in a tuple or list.
+        ValueError: the span begins before 0 or ends before its start.
+    """
+    pair = isinstance(value, tuple | list) and len(value) == 2
+    if pair and type(value[0]) is type(value[1]) is int and 0 <= value[0] <= value[1]:
+        return value if type(value) is tuple else (value[0], value[1])
+    ends = [None if isinstance(end, bool) else whole(end) for end in value] if pair else [None]
+    start, end = ends[0], ends[-1]
+    if start is not None and end is not None and 0 <= start <= end:
+        return start, end
+    got = f"({shown(value[0])}, {shown(value[1])})" if pair else shown(value)
+    raise (TypeError if None in ends else ValueError)(
+        f"{where}: expected (start, end) with 0 <= start <= end, got {got}"
+    )
+
+
 def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
     """Return a list of verifiers as a tuple; raise TypeError if it is not a list or tuple."""
     if isinstance(got, list | tuple):

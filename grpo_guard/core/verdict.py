@@ -22,6 +22,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
+from grpo_guard.core.arguments import real, require_type, span
 from grpo_guard.core.quoting import printable, shown
 
 SPOT_CHECKS: Final = "spot_checks"
@@ -110,12 +111,26 @@ class Finding:
         char_span: Location as a half-open span [start, end) in characters of ``Completion.text``.
         token_span: Location as a half-open span [start, end) in tokens of the completion, counted
             from 0.
+
+    Raises:
+        TypeError: ``kind`` or ``message`` is not a str, or a span not a pair of integers.
+        ValueError: a span begins before 0 or ends before its start.
     """
 
     kind: str
     message: str
     char_span: tuple[int, int] | None = None
     token_span: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        # Checked here, because a log or a page would fail without naming the verifier.
+        if not isinstance(self.kind, str):
+            raise TypeError(f"Finding.kind: expected a str, got {shown(self.kind)}")
+        if not isinstance(self.message, str):
+            raise TypeError(f"Finding.message: expected a str, got {shown(self.message)}")
+        for name, given in (("char_span", self.char_span), ("token_span", self.token_span)):
+            if given is not None and (kept := span(f"Finding.{name}", given)) is not given:
+                object.__setattr__(self, name, kept)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -163,7 +178,7 @@ class Verdict:
 
     Raises:
         ValueError: the cause does not allow the outcome, or ``p_value`` is outside [0, 1].
-        TypeError: ``cause`` or ``findings`` has the wrong type.
+        TypeError: another argument has the wrong type.
     """
 
     outcome: Outcome
@@ -181,6 +196,9 @@ class Verdict:
                 f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
                 "words for a person go into message="
             )
+        if type(self.outcome) is not Outcome:
+            got = shown(self.outcome)
+            raise TypeError(f"Verdict.outcome: expected Outcome.ACCEPT or another, got {got}")
         if self.outcome not in self.cause.outcomes:
             allowed = " or ".join(sorted(self.cause.outcomes))
             raise ValueError(
@@ -189,8 +207,19 @@ class Verdict:
             )
         if self.findings != ():
             object.__setattr__(self, "findings", _checked_findings(self.findings))
-        if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
-            raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
+        if self.usage is not None:
+            require_type("Verdict.usage", self.usage, Usage, "a Usage")
+        if self.members != ():
+            object.__setattr__(self, "members", _checked_members(self.members))
+        # As Python's floats, because JSON knows no others, such as NumPy's float32.
+        if type(self.seconds) is not float:
+            object.__setattr__(self, "seconds", real("Verdict.seconds", self.seconds))
+        if self.p_value is not None:
+            if type(self.p_value) is not float:
+                object.__setattr__(self, "p_value", real("Verdict.p_value", self.p_value))
+            if not 0.0 <= self.p_value <= 1.0:
+                got = f"got {self.p_value!r}"
+                raise ValueError(f"Verdict.p_value: expected a number in [0, 1], {got}")
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -314,6 +343,16 @@ def _checked_findings(given: Any) -> tuple[Finding, ...]:
         text = shown(found)
         hint = f"; write message={text}, or findings=(Finding(kind, {text}),)"
     raise TypeError(f"Verdict.findings: expected several Finding objects, got {shown(found)}{hint}")
+
+
+def _checked_members(given: Any) -> tuple[Verdict, ...]:
+    """Return members as a tuple; raise TypeError for anything but a tuple or list of verdicts."""
+    found = given
+    if isinstance(given, tuple | list):
+        if all(isinstance(one, Verdict) for one in given):
+            return tuple(given)
+        found = next(one for one in given if not isinstance(one, Verdict))
+    raise TypeError(f"Verdict.members: expected a tuple of Verdict, got {shown(found)}")
 
 
 def noted(verdict: Verdict, note: Finding | None) -> Verdict:

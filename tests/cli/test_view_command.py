@@ -53,6 +53,15 @@ def page(tmp_path):
     return (tmp_path / "out.html").read_text()
 
 
+def test_file_without_a_verdict_is_refused(tmp_path):
+    (tmp_path / "out.jsonl").write_text("")
+    result = CliRunner().invoke(app, ["view", str(tmp_path / "out.jsonl")])
+    assert result.exit_code == 2
+    said = "".join(result.output.split())
+    assert "out.jsonl:(file):expectedatleastoneverdict,gotnone" in said
+    assert not (tmp_path / "out.html").exists()
+
+
 def rows_of(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
 

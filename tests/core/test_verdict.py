@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -13,6 +14,7 @@ from grpo_guard import (
     Verdict,
     presets,
 )
+from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import abstain, accept, reject
 
 AUTHOR = {
@@ -86,6 +88,76 @@ def test_mistaken_findings_are_explained(fields, message):
         reject("brands", **fields)
     found = [Finding("brand", "acme")]
     assert reject("brands", findings=iter(found)).findings == tuple(found)
+
+
+@pytest.mark.parametrize("field", ["char_span", "token_span"])
+@pytest.mark.parametrize(
+    ("given", "error", "got"),
+    [
+        (5, TypeError, "5"),
+        ("ab", TypeError, "'ab'"),
+        ((1.0, 2), TypeError, "(1.0, 2)"),
+        ((True, 2), TypeError, "(True, 2)"),
+        ((1, None), TypeError, "(1, None)"),
+        ((1, 2, 3), TypeError, "tuple"),
+        ((5, 2), ValueError, "(5, 2)"),
+        ((-1, 2), ValueError, "(-1, 2)"),
+    ],
+)
+def test_spans_are_checked_where_they_are_made(field, given, error, got):
+    expected = f"Finding.{field}: expected (start, end) with 0 <= start <= end, got {got}"
+    with pytest.raises(error, match=f"^{re.escape(expected)}$"):
+        Finding("odd", "strange", **{field: given})
+
+
+def test_verifier_with_a_wrong_span_abstains_and_is_named():
+    class Odd(CompletionVerifier):
+        name = "odd"
+
+        def verify(self, batch):
+            return [reject(self.name, findings=[Finding("k", "m", char_span=5)]) for _ in batch]
+
+    (verdict,) = supervised(Odd(), [Completion("p", "Yes.")])
+    assert (verdict.outcome, verdict.verifier) == (Outcome.ABSTAIN, "odd")
+    assert "Finding.char_span: expected (start, end)" in verdict.reason
+
+
+@pytest.mark.parametrize("given", [[2, 5], (np.int64(2), np.int32(5)), (2, 5)])
+def test_spans_become_pairs_of_python_integers(given):
+    finding = Finding("odd", "strange", char_span=given, token_span=given)
+    assert finding == Finding("odd", "strange", (2, 5), (2, 5))
+    assert json.loads(json.dumps(finding.to_dict()))["token_span"] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"p_value": "0.5"}, "Verdict.p_value: expected a number, got '0.5'"),
+        ({"p_value": True}, "Verdict.p_value: expected a number, got True"),
+        (
+            {"p_value": np.zeros(1)},
+            r"Verdict.p_value: expected a number, got ndarray of shape \[1\]",
+        ),
+        ({"seconds": "1"}, "Verdict.seconds: expected a number, got '1'"),
+        ({"usage": 5}, "Verdict.usage: expected a Usage, got 5"),
+        ({"members": [5]}, "Verdict.members: expected a tuple of Verdict, got 5"),
+        ({"members": accept("m")}, "Verdict.members: expected a tuple of Verdict, got Verdict"),
+        ({"message": 5}, "Finding.message: expected a str, got 5"),
+    ],
+)
+def test_fields_of_other_types_are_explained(fields, message):
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        reject("own", **fields)
+    with pytest.raises(TypeError, match=r"^Finding\.kind: expected a str, got None$"):
+        Finding(None, "strange")
+    with pytest.raises(TypeError, match=r"^Verdict\.outcome: expected Outcome\.ACCEPT or another"):
+        Verdict("reject", Cause.JUDGED, "own")
+
+
+def test_numbers_become_python_floats():
+    verdict = reject("own", p_value=np.float32(0.25), seconds=np.float32(2), members=[accept("m")])
+    assert verdict == reject("own", p_value=0.25, seconds=2.0, members=(accept("m"),))
+    assert json.loads(json.dumps(verdict.to_dict()))["p_value"] == 0.25
 
 
 def test_json_form_has_the_documented_fields():
