@@ -65,7 +65,11 @@ class ShownFinding(_Model):
 
 
 class ShownVerdict(_Model):
-    """The part of `Verdict.to_dict` that a report shows."""
+    """The part of `Verdict.to_dict` that a report shows.
+
+    ``deciding`` has the p-values of the members that decided; it is None in older files, whose
+    ``p_value`` is that of a whole ensemble.
+    """
 
     outcome: str
     cause: str
@@ -73,6 +77,7 @@ class ShownVerdict(_Model):
     p_value: float | None = None
     findings: list[ShownFinding] = []
     rejected_by: list[str] = []
+    deciding: dict[str, float] | None = None
 
 
 class Example(_Model):

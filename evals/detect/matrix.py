@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import deciding_p_values
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
@@ -200,7 +201,10 @@ def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
         short = len(row.case.completion.text) < 5000
         if short and key not in shown and (row.verdict.rejected or passed):
             shown[key] = row.to_dict(with_text=True)
-            shown[key]["verdict"] |= {"rejected_by": list(row.verdict.deciding)}
+            shown[key]["verdict"] |= {
+                "rejected_by": list(row.verdict.deciding),
+                "deciding": deciding_p_values(row.verdict),
+            }
     return list(shown.values())
 
 

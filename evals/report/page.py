@@ -10,7 +10,7 @@ from itertools import groupby
 
 from grpo_guard.core.p_values import p_text
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
-from grpo_guard.evals.results import Example
+from grpo_guard.evals.results import Example, ShownVerdict
 
 _MOST_FINDINGS = 6
 
@@ -89,11 +89,24 @@ def _why(example: Example) -> str:
     left = len(verdict.findings) - _MOST_FINDINGS
     if left > 0:
         items.append(f'<li class="note">and {left:,} more findings</li>')
-    if verdict.p_value is not None:
-        chance = p_text(verdict.p_value)
-        meaning = "the chance that honest work gives evidence this strong"
-        items.append(f'<li class="note">p-value {chance}: {meaning}.</li>')
+    items += [f'<li class="note">{text}.</li>' for text in _p_values(verdict)]
     return f'<ul class="why">{"".join(items)}</ul>'
+
+
+def _p_values(verdict: ShownVerdict) -> list[str]:
+    """Describe the p-values of the members that decided, which are the ones to hold against a
+    level."""
+    meaning = "the chance that honest work gives evidence this strong"
+    if verdict.deciding is None and verdict.p_value is not None and verdict.rejected_by:
+        p = p_text(verdict.p_value)
+        return [f"p-value {p}, combined over all members, so it is larger than the deciding one"]
+    known = verdict.deciding
+    if known is None:
+        known = {} if verdict.p_value is None else {verdict.verifier: verdict.p_value}
+    return [
+        f"p-value of {esc(name, limit=60)}: {p_text(p)}, {meaning}"
+        for name, p in list(known.items())[:_MOST_FINDINGS]
+    ]
 
 
 def definitions(mapping: Mapping[str, object]) -> str:

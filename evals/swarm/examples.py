@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.p_values import deciding_p_values
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.report.excerpt import Span, asked, window
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
@@ -89,6 +90,7 @@ def _entry(iteration: int, kind: str, item: Submitted, verdict: Verdict) -> dict
                 for f in findings
             ],
             "rejected_by": [m.verifier for m in verdict.members if m.rejected],
+            "deciding": deciding_p_values(verdict),
         },
     }
 

@@ -189,6 +189,20 @@ def deciding(line: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
     yield from map(str, names if isinstance(names, list) else ())
 
 
+def deciding_p_values(line: Mapping[str, Any], depth: int = 8) -> list[tuple[str, float]]:
+    """Return names and p-values as `p_values.deciding_p_values` does, from a verdict in JSON."""
+    members = line.get("members")
+    same = [
+        member
+        for member in (members if isinstance(members, list) else ())
+        if isinstance(member, dict) and member.get("outcome") == line.get("outcome")
+    ]
+    if same and depth:
+        return [pair for member in same for pair in deciding_p_values(member, depth - 1)]
+    p = line.get("p_value")
+    return [(str(line.get("verifier")), p)] if isinstance(p, int | float) else []
+
+
 def _name(node: Any) -> str:
     return _UNKNOWN if node is None else str(node)[:80]
 

@@ -119,7 +119,9 @@ function card(row) {
   if (row.id !== null && row.id !== undefined) about.push("id " + visible(row.id));
   about.push(visible(FIELDS.node(row)[0]));
   if (Number.isInteger(row.round)) about.push("round " + row.round);
-  if (row.p !== null && row.p !== undefined) about.push("p = " + Number(row.p).toPrecision(2));
+  for (const [name, p] of row.p || []) {
+    about.push("p = " + Number(p).toPrecision(2) + (row.by.length > 1 ? " (" + visible(name) + ")" : ""));
+  }
   const list = row.findings.map((finding) =>
     el("li", {}, el("b", {}, visible(finding.kind)), " ", visible(finding.message)));
   return el("article", { class: row.outcome === "reject" || row.outcome === "abstain" ? row.outcome : "accept" },

@@ -19,7 +19,7 @@ import typer
 
 from grpo_guard.cli.inputs import bad_input, require_folder_of, writing
 from grpo_guard.cli.terminal import echo
-from grpo_guard.cli.verdict_table import deciding, verdict_lines
+from grpo_guard.cli.verdict_table import deciding, deciding_p_values, verdict_lines
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row
@@ -183,7 +183,7 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
         "outcome": str(data["outcome"]),
         "cause": str(data.get("cause")),
         "by": by[:8],
-        "p": data.get("p_value"),
+        "p": deciding_p_values(data)[:8],
         "findings": [
             {
                 "kind": str(f.get("kind")),

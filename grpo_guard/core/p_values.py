@@ -105,6 +105,22 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
     return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))
 
 
+def deciding_p_values(verdict: Verdict) -> dict[str, float]:
+    """Map the innermost members with the verdict's outcome to their p-values, if they have one.
+
+    Only these can be compared with a level: an ensemble's own p-value allows for all its members,
+    so it is larger than that of the member that decided.
+    """
+    same = [member for member in verdict.members if member.outcome is verdict.outcome]
+    if not same:
+        return {} if verdict.p_value is None else {verdict.verifier: verdict.p_value}
+    found: dict[str, float] = {}
+    for member in same:
+        for name, p in deciding_p_values(member).items():
+            found[name] = min(p, found.get(name, 1.0))
+    return found
+
+
 def smallest_p(verifier: object) -> float:
     """Return the smallest p-value that a verifier can give, or 0 if no bound is known."""
     return float(getattr(verifier, "smallest_p", 0.0))

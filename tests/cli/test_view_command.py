@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
+from grpo_guard.core.verdict import accept, reject
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -101,6 +102,18 @@ def test_evidence_and_deciding_members_are_shown(page):
     assert bidi["by"] == ["screens"]
     start, end = bidi["findings"][0]["span"]
     assert 0 <= start < end <= len(HOSTILE[3])
+
+
+def test_p_value_shown_is_that_of_the_deciding_member(tmp_path):
+    verdict = reject(
+        "stack", p_value=2e-3, members=(reject("odd", p_value=2e-4), accept("b", p_value=0.5))
+    )
+    rows = [verdict.to_dict(), reject("alone", p_value=0.25).to_dict(), reject("rule").to_dict()]
+    lines = [json.dumps({"index": i} | row) + "\n" for i, row in enumerate(rows)]
+    (tmp_path / "out.jsonl").write_text("".join(lines))
+    CliRunner().invoke(app, ["view", str(tmp_path / "out.jsonl")])
+    shown = [row["p"] for row in rows_of((tmp_path / "out.html").read_text())]
+    assert shown == [[["odd", 2e-4]], [["alone", 0.25]], []]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")

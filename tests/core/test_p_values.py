@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.core.p_values import bonferroni, normalised_shares, p_text, ruger
+from grpo_guard.core.p_values import (
+    bonferroni,
+    deciding_p_values,
+    normalised_shares,
+    p_text,
+    ruger,
+)
+from grpo_guard.core.verdict import accept, reject
 
 probabilities = st.floats(0, 1)
 
@@ -75,3 +82,16 @@ def test_missing_p_value_is_formatted_as_empty():
     assert [p_text(p) for p in (1.0, 1.234e-5, 1e-300, 1e-301, 0.0)] == [
         "1.0e+00", "1.2e-05", "1.0e-300", "< 1e-300", "< 1e-300",
     ]  # fmt: skip
+
+
+def test_p_values_to_compare_with_a_level_are_those_of_the_deciding_members():
+    members = (
+        reject("log_probs", p_value=2e-4),
+        reject("inner", p_value=0.03, members=(reject("length", p_value=0.01), reject("screens"))),
+        accept("other", p_value=1e-5),
+    )
+    combined = reject("stack", p_value=2e-3, members=members)
+    assert deciding_p_values(combined) == {"log_probs": 2e-4, "length": 0.01}
+    by_rule = reject("stack", p_value=0.5, members=(reject("screens"), accept("b", p_value=0.1)))
+    assert deciding_p_values(by_rule) == {}
+    assert deciding_p_values(accept("alone", p_value=0.25)) == {"alone": 0.25}

@@ -127,6 +127,23 @@ def test_detection_results_put_false_positives_first() -> None:
     assert shown.marks[1:] == ["POISON"]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ({"deciding": {"log_probs": 2.3e-4}}, "p-value of log_probs: 2.3e-04, the chance that"),
+        ({"deciding": {}}, ""),  # decided by a rule, which has none
+        ({}, "p-value 2.3e-03, combined over all members, so it is larger than the deciding one."),
+        ({"rejected_by": []}, "p-value of same_weights: 2.3e-03, the chance that"),
+    ],
+)
+def test_p_value_shown_is_that_of_the_member_that_decided(verdict: dict, said: str) -> None:
+    stack = {"verifier": "same_weights", "p_value": 2.3e-3, "rejected_by": ["log_probs"]}
+    shown = example("<b>POISON</b>", (3, 9), **stack | verdict) | {"kind": "text"}
+    text = re.sub(r"\s+", " ", _detection(examples=[shown]).text)
+    assert text.count("p-value") == bool(said)
+    assert said in text
+
+
 def _detection(**more: object) -> Page:
     row = {"metric": "rejected", "low": 0.0, "high": 1.0}
     rows = [

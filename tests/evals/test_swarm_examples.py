@@ -66,7 +66,8 @@ def test_long_texts_are_cut_around_the_mark(
     span = (start, min(len(text), start + length + 1))
     item = sent(text, poisoned=True, span=span)
     far = Finding("k", "m" * 5000, char_span=(len(text) - 1, len(text)))
-    verdict = reject("stack", findings=(far,) * 50, members=(reject("part"), accept("other")))
+    members = (reject("part", p_value=1e-4), accept("other", p_value=0.5))
+    verdict = reject("stack", findings=(far,) * 50, p_value=2e-4, members=members)
     (entry,) = examples_of(4, [(item, verdict)])
     assert len(json.dumps(entry)) < 20_000
     shown = Example.model_validate(entry)
@@ -77,4 +78,5 @@ def test_long_texts_are_cut_around_the_mark(
     assert shown.span is not None
     assert shown.text[slice(*shown.span)] == text[max(span[0], low) : min(span[1], high)]
     assert shown.verdict.rejected_by == ["part"]
+    assert shown.verdict.deciding == {"part": 1e-4}
     assert len(shown.verdict.findings) <= 8
