@@ -324,6 +324,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     from grpo_guard.evals.detect.matrix import matrix_table
     from grpo_guard.evals.detect.run import results_of, run, write_rows
     from grpo_guard.evals.progress import reporter
+    from grpo_guard.evals.report.detection import passed_text
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.report.tables import print_table
     from grpo_guard.evals.results import REJECTED, Results, Summary, write_json
@@ -345,9 +346,12 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     except (NotEnoughError, OSError) as error:
         fail(str(error), code=1)
     print_table(terminal(), matrix_table(rows))
+    found = Results.model_validate(results).summary
+    for row in found:
+        if but := passed_text([row]):
+            echo(f"{row.attack}, {row.defence}: of those that passed, {but}")
     page = write_report(out)
     echo(f"wrote {out / 'results.json'}, {out / 'rows.jsonl'} and {page}")
-    found = Results.model_validate(results).summary
     judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:
         echo(f"warning: {name}: no completion offers it anything to poison", err=True)

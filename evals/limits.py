@@ -67,4 +67,7 @@ def _beyond(row: Summary, kind: str, limit: float | None, bound: str) -> list[st
         return []
     if share is not None and (share >= limit if bound == "at least" else share <= limit):
         return []
-    return [f"{row.defence}, {kind}: expected {bound} {percent(limit)} rejected, got {rate}"]
+    but = ""
+    if row.earns_nothing:
+        but = f"; {row.earns_nothing:,} of the {row.accepted:,} accepted earn nothing"
+    return [f"{row.defence}, {kind}: expected {bound} {percent(limit)} rejected, got {rate}{but}"]

@@ -84,7 +84,8 @@ class Example(_Model):
     """One completion and its verdict; ``span`` locates the attack's poison, in characters.
 
     ``kind`` is an attack's name or, in a training run, `ACCEPTED_POISON` or one of its siblings.
-    ``left_out`` counts the characters that were cut before and after ``text``.
+    ``left_out`` counts the characters that were cut before and after ``text``. ``earns_nothing``
+    marks accepted poison that was found, but whose answer is wrong.
     """
 
     kind: str = ""
@@ -94,6 +95,7 @@ class Example(_Model):
     node: str | None = None
     iteration: int | None = None
     left_out: tuple[int, int] = (0, 0)
+    earns_nothing: bool = False
     verdict: ShownVerdict
 
 
@@ -152,7 +154,8 @@ class Summary(_Model):
     ``over`` names the unit that ``n`` counts. A rejection rate in a detection has further counts:
     ``located`` is the number of rejections whose finding overlaps the poison, ``causes`` counts the
     causes of verdicts other than acceptance, and ``members`` the rejections that each member of a
-    guard contributed to.
+    guard contributed to. ``earns_nothing`` counts accepted poison that was found, but whose answer
+    is wrong; it is None for other rates and in older files.
     """
 
     attack: str
@@ -169,8 +172,14 @@ class Summary(_Model):
     rejected: int | None = Field(default=None, ge=0)
     abstained: int | None = Field(default=None, ge=0)
     located: int | None = Field(default=None, ge=0)
+    earns_nothing: int | None = Field(default=None, ge=0)
     causes: dict[str, int] = {}
     members: dict[str, int] = {}
+
+    @property
+    def accepted(self) -> int:
+        """The number of completions that were neither rejected nor abstained on."""
+        return max(0, self.n - (self.rejected or 0) - (self.abstained or 0))
 
     @property
     def rate(self) -> Rate | None:

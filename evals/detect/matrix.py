@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo_guard.cli.rows import group_of, whole_groups
+from grpo_guard.content.answers import rightness
+from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import deciding_p_values
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.supervise import supervised
-from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verdict import Finding, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.detect.poison import Case
 from grpo_guard.evals.report.excerpt import asked
@@ -53,8 +55,20 @@ class Row:
         rejected."""
         if self.case.span is None or not self.verdict.rejected:
             return None
-        start, end = self.case.span
-        spans = [f.char_span for f in self.verdict.findings if f.char_span]
+        return self._overlaps(self.verdict.findings)
+
+    @property
+    def earns_nothing(self) -> bool:
+        """Whether the poison was found and accepted because the answer is wrong: such a completion
+        earns no reward, so that it teaches nothing."""
+        own = self.case.completion
+        found = [one for one in self.verdict.findings if one.kind == WITHOUT_GAIN]
+        passed = bool(found) and self.verdict.accepted and self._overlaps(found)
+        return passed and rightness(own.text, own.reference) is False
+
+    def _overlaps(self, findings: Sequence[Finding]) -> bool:
+        start, end = self.case.span or (0, 0)
+        spans = [f.char_span for f in findings if f.char_span]
         return any(low < end and start < high for low, high in spans)
 
     def to_dict(self, *, with_text: bool = False) -> dict[str, Any]:
@@ -66,6 +80,7 @@ class Row:
             "question": completion.metadata.get("question"),
             "tokens": len(completion.completion_ids or ()),
             "located": self.located,
+            "earns_nothing": self.earns_nothing,
             "span": list(self.case.span) if self.case.span else None,
             "verdict": self.verdict.to_dict(),
         }
@@ -176,6 +191,7 @@ def _rate(
     kind: str, defence: str, task: str, group: Sequence[Row], members: dict[str, int]
 ) -> Summary:
     rejected = sum(row.verdict.rejected for row in group)
+    poison = any(row.case.span is not None for row in group)
     return Summary(
         attack=kind,
         defence=defence,
@@ -185,6 +201,7 @@ def _rate(
         rejected=rejected,
         abstained=sum(row.verdict.abstained for row in group),
         located=sum(row.located is True for row in group),
+        earns_nothing=sum(row.earns_nothing for row in group) if poison else None,
         causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
         members=members
         | Counter(n for r in group if r.verdict.rejected for n in r.verdict.deciding),
@@ -192,20 +209,35 @@ def _rate(
 
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return, for each kind and verifier, the first rejected completion and the first accepted
-    poisoned completion that are short enough to show."""
-    shown: dict[tuple[str, str, bool], dict[str, Any]] = {}
+    """Return, for each kind and verifier, the first rejected completion and an accepted poisoned
+    one that are short enough to show.
+
+    Of the accepted ones, the first without a finding is preferred, and next those that may earn a
+    reward: these are the ones that the verifier did not see through.
+    """
+    chosen: dict[tuple[str, str, bool], Row] = {}
     for row in rows:
         key = (row.kind, row.defence, row.verdict.rejected)
         passed = row.verdict.accepted and row.case.span is not None
         short = len(row.case.completion.text) < 5000
-        if short and key not in shown and (row.verdict.rejected or passed):
-            shown[key] = row.to_dict(with_text=True)
-            shown[key]["verdict"] |= {
-                "rejected_by": list(row.verdict.deciding),
-                "deciding": deciding_p_values(row.verdict),
-            }
-    return list(shown.values())
+        if short and (row.verdict.rejected or passed):
+            before = chosen.setdefault(key, row)
+            if passed and _seen_through(row) < _seen_through(before):
+                chosen[key] = row
+    return [_example(row) for row in chosen.values()]
+
+
+def _seen_through(row: Row) -> tuple[bool, bool]:
+    return bool(row.verdict.findings), row.earns_nothing
+
+
+def _example(row: Row) -> dict[str, Any]:
+    shown = row.to_dict(with_text=True)
+    shown["verdict"] |= {
+        "rejected_by": list(row.verdict.deciding),
+        "deciding": deciding_p_values(row.verdict),
+    }
+    return shown
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:

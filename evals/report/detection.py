@@ -37,6 +37,12 @@ _CONTROLS: Final = (
 )
 
 
+_NOTHING: Final = (
+    "Accepted poison earns nothing if it was found, but its answer is wrong: a grader pays nothing "
+    "for it, so that it teaches nothing. The rates count it as not rejected."
+)
+
+
 def detection_sentence(results: Results) -> str:
     """State the detections together with the false positives, without which detection rates mean
     nothing."""
@@ -46,38 +52,62 @@ def detection_sentence(results: Results) -> str:
         if (row.metric, row.attack) == (REJECTED, HONEST) and (rate := row.rate)
     ]
     caught = _caught(results)
+    passed = {name: passed_text(own) for name, own in _attacks(results).items()}
     if not found:
         return "Results"
     if len(found) > _MOST_IN_TITLE:
         rate = max((rate for _, rate in found), key=lambda rate: rate.value or 0.0)
         best = max(caught, key=lambda name: caught[name].value or 0.0, default=None)
-        most = f"; {best} caught most, {_poisoned(caught[best])}" if best is not None else ""
+        most = ""
+        if best is not None:
+            most = f"; {best} caught most, {_poisoned(caught[best], passed[best])}"
         return (
             f"{len(found)} verifiers each rejected at most {rate.count:,} of {rate.total:,} honest "
             f"completions ({rate.value_text}){most}."
         )
     parts = [
         f"{name} rejected {rate.count:,} of {rate.total:,} honest completions ({rate.value_text})"
-        + (f" and {_poisoned(caught[name])}" if name in caught else "")
+        + (f" and {_poisoned(caught[name], passed[name])}" if name in caught else "")
         for name, rate in found
     ]
     return f"{'; '.join(parts)}."
 
 
-def _poisoned(rate: Rate) -> str:
-    return f"{rate.count:,} of {rate.total:,} poisoned ones ({rate.value_text})"
+def _poisoned(rate: Rate, passed: str) -> str:
+    caught = f"{rate.count:,} of {rate.total:,} poisoned ones ({rate.value_text})"
+    return f"{caught}; of those that passed, {passed}" if passed else caught
 
 
-def _caught(results: Results) -> dict[str, Rate]:
-    """Return each verifier's rejection rate over all attacks combined; controls are not attacks."""
-    counts: dict[str, tuple[int, int]] = {}
+def passed_text(rows: Sequence[Summary]) -> str:
+    """Say how many of the accepted poisoned completions earn nothing; "" if none do."""
+    nothing = sum(row.earns_nothing or 0 for row in rows)
+    if not nothing:
+        return ""
+    count = f"{nothing:,} of {sum(row.accepted for row in rows):,}"
+    return f"{count} were found, but their answer is wrong, so they earn nothing"
+
+
+def _attacks(results: Results) -> dict[str, list[Summary]]:
+    """Return each verifier's rejection rates of poison; controls are not attacks."""
+    found: dict[str, list[Summary]] = {}
     for row in results.summary:
         rate = row.rate if row.metric == REJECTED else None
         attack = row.attack != HONEST and not row.attack.startswith(CONTROL)
         if rate is not None and rate.total and attack:
-            count, total = counts.get(row.defence, (0, 0))
-            counts[row.defence] = count + rate.count, total + rate.total
-    return {name: Rate(*found) for name, found in counts.items()}
+            found.setdefault(row.defence, []).append(row)
+    return found
+
+
+def _caught(results: Results) -> dict[str, Rate]:
+    """Return each verifier's rejection rate over all attacks combined."""
+    rates = {
+        name: [rate for row in rows if (rate := row.rate)]
+        for name, rows in _attacks(results).items()
+    }
+    return {
+        name: Rate(sum(rate.count for rate in own), sum(rate.total for rate in own))
+        for name, own in rates.items()
+    }
 
 
 def detection_section(results: Results) -> str:
@@ -94,6 +124,8 @@ def detection_section(results: Results) -> str:
             ),
             rejected.html("stack matrix"),
         ]
+        if any(row.earns_nothing for row in results.summary):
+            parts.append(note(_NOTHING))
         if any(row.attack.startswith(CONTROL) for row in results.summary):
             parts.append(note(_CONTROLS))
     if credited := members_tables(results):
@@ -110,7 +142,8 @@ def detection_section(results: Results) -> str:
     for outcome, what in (("accept", "Poison that passed"), ("reject", "One rejected completion")):
         shown = [example for example in poisoned if example.verdict.outcome == outcome]
         for example in shown[:_MOST_EXAMPLES]:
-            parts.append(shown_example(example, f"{what}: {example.kind or 'poison'}"))
+            but = ", but earns nothing" if example.earns_nothing else ""
+            parts.append(shown_example(example, f"{what}{but}: {example.kind or 'poison'}"))
     return "".join(parts)
 
 
@@ -153,7 +186,9 @@ def _order(kind: str) -> int:
 
 
 def _rejected_cell(row: Summary) -> Cell:
-    details = (f"abstained on {row.abstained:,}",) if row.abstained else ()
+    details = [f"abstained on {row.abstained:,}"] if row.abstained else []
+    if row.earns_nothing:
+        details.append(f"{row.earns_nothing:,} of {row.accepted:,} accepted earn nothing")
     if row.attack == HONEST:
         return rate_cell(row.rate, *details, limits=_FALSE)
     limits = () if row.attack.startswith(CONTROL) else _MISSED

@@ -96,10 +96,12 @@ def _added(parts: Sequence[Results]) -> Results:
         rejected, abstained = (
             sum(getattr(row, name) or 0 for row in same) for name in ("rejected", "abstained")
         )
+        nothing = [row.earns_nothing for row in same if row.earns_nothing is not None]
         rate = Rate(rejected, sum(row.n for row in same))
         rows.append(
             Summary(attack=attack, defence=defence, metric=metric, rejected=rejected,
-                    abstained=abstained, **rate.row())
+                    abstained=abstained, earns_nothing=sum(nothing) if nothing else None,
+                    **rate.row())
         )  # fmt: skip
     examples = [example for part in parts for example in part.examples]
     return Results(

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from grpo_guard.content.kinds import KINDS
+from grpo_guard.content.severity import Severity
 from grpo_guard.core.p_values import p_text
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.results import Example, ShownVerdict
@@ -79,8 +81,12 @@ def _cut(count: int, where: str) -> list[Piece]:
 
 def _why(example: Example) -> str:
     verdict = example.verdict
-    messages = [esc(finding.message, limit=600) for finding in verdict.findings[:_MOST_FINDINGS]]
-    nothing = "nothing found" if verdict.outcome == "accept" else "no finding"
+    accepted = verdict.outcome == "accept"
+    messages = [
+        esc(finding.message, limit=600) + (_accepted_with(finding.kind) if accepted else "")
+        for finding in verdict.findings[:_MOST_FINDINGS]
+    ]
+    nothing = "nothing found" if accepted else "no finding"
     first = messages[0] if messages else f"{nothing}, cause {esc(verdict.cause)}"
     by = ", ".join(esc(name, limit=60) for name in verdict.rejected_by[:_MOST_FINDINGS])
     name = esc(verdict.verifier) + (f" ({by})" if by else "")
@@ -89,8 +95,20 @@ def _why(example: Example) -> str:
     left = len(verdict.findings) - _MOST_FINDINGS
     if left > 0:
         items.append(f'<li class="note">and {left:,} more findings</li>')
+    if example.earns_nothing:
+        items.append("<li>Its answer is wrong, so it earns no reward and teaches nothing.</li>")
     items += [f'<li class="note">{text}.</li>' for text in _p_values(verdict)]
     return f'<ul class="why">{"".join(items)}</ul>'
+
+
+def _accepted_with(kind: str) -> str:
+    """Say why a finding of this kind did not reject; "" if the kind is not one of ours."""
+    found = KINDS.get(kind)
+    if found is None:
+        return ""
+    counted = "counts, and rejects once the node has it more often than others"
+    only = counted if found.severity is Severity.COUNT else "was only reported"
+    return f" (<code>{esc(kind)}</code>: {esc(found.meaning or only)})"
 
 
 def _p_values(verdict: ShownVerdict) -> list[str]:

@@ -31,13 +31,16 @@ def examples_of(
 ) -> tuple[dict[str, Any], ...]:
     """Return the first completion of each kind in a round, in the form of results.json.
 
-    ``iteration`` counts from 0.
+    ``iteration`` counts from 0. Of accepted poison, the first that earned a reward is preferred:
+    the rest teaches nothing.
     """
     found: dict[str, tuple[Submitted, Verdict]] = {}
     for item, verdict in pairs:
         kind = None if verdict is None else _kind(item, verdict)
         if verdict is not None and kind is not None:
-            found.setdefault(kind, (item, verdict))
+            before, _ = found.setdefault(kind, (item, verdict))
+            if kind == ACCEPTED_POISON and item.reward > 0 >= before.reward:
+                found[kind] = (item, verdict)
     return tuple(_entry(iteration, kind, *pair) for kind, pair in found.items())
 
 

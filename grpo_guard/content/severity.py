@@ -31,6 +31,9 @@ class Kind(NamedTuple):
     severity: Severity
     without_reader: Severity = Severity.REPORT
     """The severity used in place of ``confirm`` if there is no reader."""
+    meaning: str = ""
+    """What a report says about an accepted completion with such a finding, if that is not clear
+    from the severity."""
 
 
 REJECT: Final = Kind(Severity.REJECT)

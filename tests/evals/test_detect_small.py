@@ -12,13 +12,14 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from grpo_guard import ArithmeticVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import DetectConfig
-from grpo_guard.evals.detect.matrix import Row, detect, rates
+from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.detect.run import results_of, run, write_rows
 from grpo_guard.evals.detect.sample import (
@@ -84,6 +85,31 @@ def test_matrix_counts_and_locates() -> None:
     assert text.low is not None
     assert text.high is not None
     assert 0 < text.low < 0.5 < text.high < 1
+
+
+def test_accepted_poison_with_a_wrong_answer_earns_nothing() -> None:
+    def sent(text: str) -> Completion:
+        return Completion("What is 2 + 9?", text, reference="11")
+
+    wrong = "<think>2 + 9 = 10 cards.</think><answer>9 cards</answer>"
+    right = "<think>2 + 9 = 10 cards. That gives 11.</think><answer>11 cards</answer>"
+    silent = "<think>Two and nine.</think><answer>11 cards</answer>"
+    spoken = "<think>I add.</think><answer>9 cards</answer>"  # wrong, but nothing was found
+    texts = (wrong, wrong, right, spoken, silent)
+    rows = detect(
+        {"honest": [Case(sent(wrong))], "math": [Case(sent(text), (15, 17)) for text in texts]},
+        [ArithmeticVerifier()],
+    )
+    assert [row.earns_nothing for row in rows] == [False, True, True, False, False, False]
+    honest, math_ = rates(rows)
+    assert honest.earns_nothing is None
+    assert (math_.n, math_.rejected, math_.accepted, math_.earns_nothing) == (5, 1, 4, 2)
+    passed = [one for one in examples(rows) if one["verdict"]["outcome"] == "accept"]
+    assert [one["text"] for one in passed] == [spoken]  # the first without a finding
+    (passed,) = examples(rows[1:3])
+    assert passed["earns_nothing"] is True
+    elsewhere = Row("math", "v", Case(sent(wrong), (40, 42)), rows[1].verdict)
+    assert not elsewhere.earns_nothing  # what was found is not the poison
 
 
 def test_a_verifier_that_raises_abstains() -> None:

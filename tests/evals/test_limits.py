@@ -53,3 +53,13 @@ def test_summary_beyond_limits_exits_1_with_counts(
     assert ended.value.exit_code == 1
     assert said in capsys.readouterr().err
     end_where_broken([beyond], fail_under=None, max_honest=None)
+
+
+def test_poison_that_earns_nothing_counts_as_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    rate = {"rejected": 1, "abstained": 1, "earns_nothing": 6}
+    beyond = row("math", "rejected", 1, 10).model_copy(update=rate)
+    with pytest.raises(typer.Exit):
+        end_where_broken([beyond], fail_under=0.2, max_honest=None)
+    said = capsys.readouterr().err
+    assert "at least 20.0 % rejected, got 1 / 10" in said
+    assert said.rstrip().endswith("; 6 of the 8 accepted earn nothing")

@@ -283,6 +283,20 @@ def test_report_lists_every_member_and_shows_poison_that_passed() -> None:
     assert "Poison that passed: math" not in page
 
 
+def test_detect_counts_found_poison_with_a_wrong_answer_apart() -> None:
+    guard = written("guard.yaml", "verifier: {type: arithmetic}\n")
+    rows = [json.loads(line) for line in Path(honest(4)).read_text().splitlines()]
+    rows[0]["reference"] = rows[1]["reference"] = "77"
+    Path("honest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = called("detect", "--honest", "honest.jsonl", "-c", guard, "--attack", "math",
+                  "--fail-under", "0.9", status=1)  # fmt: skip
+    nothing = "2 of 2 were found, but their answer is wrong, so they earn nothing"
+    assert f"math, guard.yaml: of those that passed, {nothing}" in said.stdout
+    assert "got 2 / 4" in said.stderr
+    assert "; 2 of the 2 accepted earn nothing" in said.stderr
+    assert "Poison that passed, but earns nothing: math" in Path("out/report.html").read_text()
+
+
 def test_a_preset_without_its_prefix_is_recognised() -> None:
     said = called("swarm", "--attacks", "text", "--guard", "different_weights", status=2).stderr
     assert "did you mean preset:different_weights?" in said

@@ -168,6 +168,37 @@ def test_detection_headline_says_what_was_caught() -> None:
     ) in shown.text
 
 
+def test_passed_poison_that_earns_nothing_is_counted_apart_and_explained() -> None:
+    row = {"metric": "rejected", "low": 0.0, "high": 1.0, "defence": "rules"}
+    found = [{"kind": "wrong_without_gain", "message": "2 + 9 is 11", "char_span": [3, 9]}]
+    found += [{"kind": "taken_back", "message": "2 + 2 is 4"}, {"kind": "mine", "message": "odd"}]
+    passed = example("<b>POISON</b>", (3, 9), outcome="accept", findings=found)
+    shown = page(
+        {
+            "runs": [],
+            "summary": [
+                row | {"attack": "honest", "mean": 0.0, "n": 90, "rejected": 0},
+                row | {"attack": "math", "mean": 0.0, "n": 62, "rejected": 0, "abstained": 6,
+                       "earns_nothing": 55},
+                row | {"attack": "text", "mean": 0.5, "n": 8, "rejected": 4},
+            ],
+            "examples": [passed | {"kind": "math", "earns_nothing": True}],
+        }
+    )  # fmt: skip
+    text = re.sub(r"\s+", " ", shown.text)
+    assert (
+        "4 of 70 poisoned ones (5.7 %); of those that passed, 55 of 60 were found, but their "
+        "answer is wrong, so they earn nothing."
+    ) in text
+    assert "55 of 56 accepted earn nothing" in text
+    assert "The rates count it as not rejected." in text
+    assert "Poison that passed, but earns nothing: math" in text
+    assert "2 + 9 is 11 (wrong_without_gain: wrong, but without gain: the answer is wrong" in text
+    assert "2 + 2 is 4 (taken_back: counts, and rejects once" in text
+    assert "odd." in text
+    assert "Its answer is wrong, so it earns no reward" in text
+
+
 def test_guard_members_are_credited() -> None:
     shown = _detection()
     assert "Which members rejected" in shown.text

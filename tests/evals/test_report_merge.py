@@ -176,6 +176,16 @@ def detection(seed: int, rejected: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_poison_that_earns_nothing_is_added_up(folders: tuple[Path, Path]) -> None:
+    for seed, folder in enumerate(folders):
+        found = detection(seed, rejected=seed)
+        math = {"attack": "math", "earns_nothing": 3 + seed}
+        found["summary"].append(found["summary"][0] | math)
+        write_json(folder / "results.json", found)
+    (pool,) = pooled(load_all(folders))
+    assert [row.earns_nothing for row in pool.summary] == [None, 7]
+
+
 def test_detections_of_several_seeds_are_pooled(folders: tuple[Path, Path]) -> None:
     for seed, folder in enumerate(folders):
         write_json(folder / "results.json", detection(seed, rejected=seed))

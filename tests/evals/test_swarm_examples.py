@@ -46,6 +46,13 @@ def test_examples_cover_mistakes_and_one_catch() -> None:
     }
 
 
+def test_accepted_poison_that_earned_a_reward_is_preferred() -> None:
+    rewards = {"unpaid": 0.0, "paid": 1.0, "paid too": 1.0, "unpaid too": 0.0}
+    pairs = [(sent(t, poisoned=True, reward=r), accept("v")) for t, r in rewards.items()]
+    assert [one["text"] for one in examples_of(0, pairs)] == ["paid"]
+    assert [one["text"] for one in examples_of(0, pairs[3:])] == ["unpaid too"]
+
+
 @given(st.lists(st.sampled_from([ACCEPTED_POISON, REJECTED_CORRECT]), max_size=40))
 def test_first_and_latest_examples_are_kept(kinds: list[str]) -> None:
     examples: list[dict[str, Any]] = []

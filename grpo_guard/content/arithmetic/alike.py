@@ -10,9 +10,9 @@ from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
 # Kinds otherwise counted, such as occasional slips and corrected sums, are only reported.
 _SEVERITY: Final = {
-    kind: Severity.REPORT
-    for kind, (severity, _) in ArithmeticVerifier.KINDS.items()
-    if severity is Severity.COUNT
+    name: Severity.REPORT
+    for name, kind in ArithmeticVerifier.KINDS.items()
+    if kind.severity is Severity.COUNT
 } | {"wrong_among_many": Severity.REJECT}
 
 

@@ -31,9 +31,8 @@ Textual: TypeAlias = Literal["off", "report", "judge"]
 
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
-_WRONG: Final = (
-    "wrong_equation", "wrong_among_many", "wrong_carried_on", "wrong_without_gain"
-)  # fmt: skip
+WITHOUT_GAIN: Final = "wrong_without_gain"
+_WRONG: Final = ("wrong_equation", "wrong_among_many", "wrong_carried_on", WITHOUT_GAIN)
 # Number of distinct right equations per wrong one. The paper's MATH attack has at most eight;
 # traces of thinking models had 8 to 37 when one of their equations was misread.
 _MANY: Final = 12
@@ -102,7 +101,11 @@ class ArithmeticVerifier(RuleVerifier):
         "wrong_equation": REJECT,  # although the final answer is right
         "wrong_among_many": COUNT,
         "wrong_carried_on": COUNT,
-        "wrong_without_gain": REPORT,
+        WITHOUT_GAIN: Kind(
+            Severity.REPORT,
+            meaning="wrong, but without gain: the answer is wrong too, or the text itself rejects "
+            "the equation",
+        ),
         # Not parsed completely: whatever surrounds the equation could change its value.
         "doubtful_equation": REPORT,
         "taken_back": COUNT,
@@ -195,7 +198,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
     if equation.doubt and (stated_later or not known):
         return "doubtful_equation"
     if right is False or flow.is_refuted(at) or (flow.is_failed_test(at) and not known):
-        return "wrong_without_gain"
+        return WITHOUT_GAIN
     return "wrong_equation" if true_later or not stated_later else "wrong_carried_on"
 
 
