@@ -359,7 +359,7 @@ CALLS = {
     ),
     "a completion without its text": (
         lambda: Completion("p"),
-        "Completion.text: expected a value, got nothing; it is: The completion as text",
+        "Completion.text: expected a value, got nothing; it is: Text of the completion",
     ),
     "a completion's misspelt field": (
         lambda: Completion("p", "t", completion_id=[1]),
