@@ -37,6 +37,10 @@ REMEDIES = {
     Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
 }
 
+_OWN_WORDS = "if honest work says this, pass its words: ordinary: [WORD, ...] in the guard file"
+REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_WORDS}
+"""What to do about a kind of finding if it convicts honest work."""
+
 
 def _shortened(text: str, most: int) -> str:
     """Quote text, cut between words if it is too long."""
@@ -156,6 +160,8 @@ class Summary:
             example = _shortened(reason["example"], 120)
             about = f"{reason['kind']} ({reason['verifier']})"
             parts.append(f"rejected, {unquoted(about)}: {reason['count']:,}, such as {example}")
+            if (kind := reason["kind"]) in REMEDIES_OF_KINDS:
+                parts[-1] += f". Remedy: {REMEDIES_OF_KINDS[kind]}"
         return parts
 
     def _cost(self) -> str:

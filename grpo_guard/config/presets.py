@@ -63,6 +63,7 @@ def same_weights(
     share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
     workers: int | None = None,
+    ordinary: Sequence[str] = (),
     **options: Any,
 ) -> Guard:
     """Guard for nodes that hold the same weights: log-prob bound, recurring phrases and a ledger.
@@ -89,6 +90,8 @@ def same_weights(
             Rules read all completions, and `FormVerifier` checks the form of all completions.
         beside: Additional verifiers.
         workers: Number of processes in which rules read texts, see `Guard`.
+        ordinary: Your task's own words, such as those of a template that honest answers share;
+            phrases of these words convict nobody, see `RecurrenceVerifier`.
         **options: Options of `LogProbBoundVerifier`, and of its ``from_pretrained`` if the model is
             loaded.
 
@@ -104,7 +107,7 @@ def same_weights(
     options |= {"alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
     bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
-    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
+    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", ordinary=ordinary, store=store)
     scored = of_share(bound, share, store, options.get("key"))
     stack = *beside, *scored, FalseSumsVerifier(), phrases
     chosen = policy or POLICIES["same_weights"]
@@ -173,6 +176,7 @@ def different_weights(
     workers: int | None = None,
     length: bool = False,
     length_scaling: LengthScaling | None = None,
+    ordinary: Sequence[str] = (),
 ) -> Guard:
     """Guard for nodes with different models: text checks and a ledger.
 
@@ -198,6 +202,7 @@ def different_weights(
             Off by default: an honest model whose wrong answers tend to be short can look like such
             a node (docs/content-verifiers.md).
         length_scaling: How to scale the rewards; passing it turns ``length`` on.
+        ordinary: As for `same_weights`.
 
     Raises:
         ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
@@ -217,7 +222,7 @@ def different_weights(
         store,
         chosen,
         *beside,
-        *_text_rules(store, confirm=reads is not None),
+        *_text_rules(store, ordinary, confirm=reads is not None),
         length_scaling=_stored(length_scaling or LengthScaling(), store),
         reader=reads,
         tokenizer=tokenizer,
@@ -238,7 +243,9 @@ def _stored(scaling: LengthScaling, store: NodeStore) -> LengthScaling:
     return scaling
 
 
-def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
+def _text_rules(
+    store: NodeStore, ordinary: Sequence[str], *, confirm: bool
+) -> list[CompletionVerifier]:
     """Build the rules for `different_weights`; ``confirm`` leaves doubts to a `ReaderVerifier`."""
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
@@ -251,7 +258,7 @@ def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
         ArithmeticVerifier(confirm=confirm, store=store),
         AnswerWordsVerifier(confirm=confirm, store=store),
         CodeVerifier(reach=True, confirm=confirm),
-        RecurrenceVerifier(confirm=confirm, store=store),
+        RecurrenceVerifier(ordinary=ordinary, confirm=confirm, store=store),
     ]
 
 

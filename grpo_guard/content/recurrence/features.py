@@ -42,17 +42,21 @@ class Reader:
         secret: Key that selects the sample if a completion has too many features.
         any_language: Whether to also collect words of languages that the list does not cover. There
             every word counts as unusual, so something else must decide which of them are habits.
+        declared: The words among ``ordinary`` that the operator named as the task's own. A sentence
+            or phrase of such words is no feature. Words learnt from samples do not excuse sentences
+            like this, because the samples use all the common words of a slogan.
     """
 
     ordinary: frozenset[str]
     phrases: bool
     secret: bytes
     any_language: bool = False
+    declared: frozenset[str] = frozenset()
 
     @property
     def mark(self) -> bytes:
         """A digest that distinguishes readers with different vocabularies."""
-        return _mark(self.ordinary) + bytes([self.any_language])
+        return _mark(self.ordinary) + _mark(self.declared) + bytes([self.any_language])
 
     def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
         """Return the features of one completion.
@@ -83,9 +87,18 @@ class Reader:
             found = set()
         else:
             found |= sentences_of(words, prompt_words)
+        if self.declared:
+            found = {feature for feature in found if not self._is_declared(feature)}
         found |= modules_of(text)
         found |= sums_of(text) - prompt_words
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
+
+    def _is_declared(self, feature: str) -> bool:
+        """Whether a sentence or phrase consists of `declared` words. In a sentence, the words on
+        the bundled lists need not be declared if there are others."""
+        words = set(feature.split(" ")) - {END, ANY}
+        unusual = words - ordinary_words() if is_sentence(feature) else words
+        return bool(words) and (unusual or words) <= self.declared
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
         """Whether the text is in a language not covered by the list of ordinary words."""

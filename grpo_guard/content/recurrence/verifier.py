@@ -18,7 +18,7 @@ from grpo_guard.content.recurrence.record import Conviction
 from grpo_guard.content.recurrence.sentences import sentences_of
 from grpo_guard.content.recurrence.state import dump, load
 from grpo_guard.content.recurrence.swarm import Swarm, lockstep
-from grpo_guard.content.recurrence.vocabulary import ordinary_words
+from grpo_guard.content.recurrence.vocabulary import declared_words, ordinary_words
 from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, REJECT, Kind, Severity
@@ -76,7 +76,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         swarm: Whether the nodes' models differ (``"heterogeneous"``) or have the same weights
             (``"homogeneous"``); see above.
         min_share: Share of a node's prompts that must show a habit for it to be tested.
-        ordinary: Words to add to the list of ordinary words, such as your task's.
+        ordinary: Words of your task, such as those of a template that honest answers share. Neither
+            they nor sentences and phrases of them convict anybody, even in a store that does.
         max_nodes: Maximum number of nodes counted individually, >= 2. Any further nodes are
             counted in groups, which is logged once. Memory grows with this number.
         max_characters: Maximum number of characters in a completion; longer ones are rejected.
@@ -125,14 +126,11 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
         if not 0 < min_share <= 1:
             raise _expected("min_share", "a number in (0, 1]", min_share)
-        for option, value, least in (
-            ("max_nodes", max_nodes, 2),
-            ("max_characters", max_characters, 1),
-        ):
+        limits = (("max_nodes", max_nodes, 2), ("max_characters", max_characters, 1))
+        for option, value, least in limits:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise _expected(option, f"an integer >= {least}", value)
-        words = (ordinary,) if isinstance(ordinary, str) else ordinary
-        more = frozenset(piece for word in words for piece in words_of(word))
+        declared = declared_words(ordinary)
         self.swarm = swarm
         # In a homogeneous swarm, a text has so many features that sending them takes as long as
         # reading the text.
@@ -143,10 +141,11 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self.severities = severities_of(self.KINDS, severity, known, confirm=confirm)
         self.confirm = confirm
         self._reader = Reader(
-            ordinary_words() | more,
+            ordinary_words() | declared,
             swarm == "homogeneous",
             secrets.token_bytes(16),
             any_language=confirm,
+            declared=declared,
         )
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()

@@ -9,12 +9,12 @@ answer unless they appear in its prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from grpo_guard.content.recurrence.words import END
+from grpo_guard.content.recurrence.words import END, words_of
 
 # Adverbs and abstract nouns that describe how the work is done, as habits do: "methodically".
 _ABSTRACT: Final = (
@@ -37,6 +37,22 @@ def ordinary_words() -> frozenset[str]:
     characters that are frequent or common in mathematics, and the habits of published models."""
     lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
     return frozenset({END}).union(*map(_listed, lists))
+
+
+def declared_words(words: Iterable[str]) -> frozenset[str]:
+    """Return the words of an operator's own list, whose entries may be whole phrases.
+
+    Raises:
+        ValueError: an entry is not text, such as YAML's ``no``.
+    """
+    found = set[str]()
+    for one in (words,) if isinstance(words, str) else words:
+        if not isinstance(one, str):
+            raise ValueError(
+                f"RecurrenceVerifier.ordinary: expected a list of words, got {one!r:.80}"
+            )
+        found.update(words_of(one))
+    return frozenset(found - {END})
 
 
 def strangeness(word: str, ordinary: Set[str]) -> float:
