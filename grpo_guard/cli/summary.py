@@ -36,6 +36,13 @@ REMEDIES = {
     Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
     Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
 }
+_ALONE = "no other node is known yet"
+# Start of an abstention's reason -> a remedy that fits better than that of its cause.
+_REMEDIES_OF_REASONS = {
+    _ALONE: "mix the rows of the nodes, so that each batch has several",
+    "no other completion of this prompt": "add the other completions of each prompt",
+}
+_ONE_SENDER = "all rows name one sender: leave node out of them, or add the rows of the others"
 
 _OWN_WORDS = "if honest work says this, pass its words: ordinary: [WORD, ...] in the guard file"
 REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_WORDS}
@@ -146,7 +153,7 @@ class Summary:
             if outcome is Outcome.ABSTAIN:
                 example = _shortened(self._example[cause], 400)
                 about = f"abstained, {cause.value}: {count}, such as {example}"
-                parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
+                parts.append(f"{about}. Remedy: {self._remedy(cause)}")
         parts += [f"warning: {note}" for note in self.notes]
         return "\n".join(parts).rstrip()
 
@@ -163,6 +170,16 @@ class Summary:
             if (kind := reason["kind"]) in REMEDIES_OF_KINDS:
                 parts[-1] += f". Remedy: {REMEDIES_OF_KINDS[kind]}"
         return parts
+
+    def _remedy(self, cause: Cause) -> str:
+        """Return what to do about abstentions of one cause, judging by the first of them."""
+        reason = self._example[cause]
+        if reason.startswith(_ALONE) and len(self.nodes) == 1:
+            return _ONE_SENDER
+        for start, remedy in _REMEDIES_OF_REASONS.items():
+            if reason.startswith(start):
+                return remedy
+        return REMEDIES.get(cause, "see docs/abstentions.md")
 
     def _cost(self) -> str:
         """Format the cost of judges, in total and per thousand verified completions."""

@@ -253,6 +253,35 @@ def test_guard_that_only_abstains_exits_3_and_names_the_remedy(files, monkeypatc
     assert "max_abstain_rate=0.5" in result.stderr
 
 
+def test_a_single_sender_is_told_to_leave_node_out(files):
+    (files / "guard.yaml").write_text("preset: different_weights\n")
+    rows = [{"prompt": f"What is {i} + 1?", "text": f"It is {i + 1}."} for i in range(20)]
+    result = run(files, *(json.dumps(row | {"node": "ann"}) for row in rows))
+    assert "abstain 20/20" in result.output
+    assert "Remedy: all rows name one sender: leave node out of them, or add the rows" in (
+        " ".join(result.output.split())
+    )
+    assert "longer completions" not in result.output
+    assert "accept 20/20" in run(files, *map(json.dumps, rows)).output
+
+
+@pytest.mark.parametrize(
+    ("guard", "remedy"),
+    [
+        ("recurrence", "mix the rows of the nodes, so that each batch has several"),
+        ("length", "add the other completions of each prompt"),
+    ],
+)
+def test_an_abstention_for_want_of_company_names_whose(files, guard, remedy):
+    (files / "guard.yaml").write_text(f"verifier: {{type: {guard}}}\n")
+    rows = [
+        {"prompt": f"{node}: what is {i} + 1?", "text": f"It is {i + 1}.", "node": node}
+        for node in ("ann", "bob")
+        for i in range(64)
+    ]
+    assert f"Remedy: {remedy}" in run(files, *map(json.dumps, rows)).output
+
+
 def test_failure_message_keeps_its_remedy(files, monkeypatch):
     """A judge server that answers 401 says so after its address, beyond 80 characters."""
     message = "http://127.0.0.1:8000, model 'm': " + "HTTP 401: the key is wrong; " * 3 + "set it"
