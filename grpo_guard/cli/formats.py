@@ -19,6 +19,7 @@ from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_o
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
+from grpo_guard.core.other_names import CALLED, FIELD_CALLED
 from grpo_guard.core.quoting import unquoted
 from grpo_guard.core.registry import with_remedy
 
@@ -29,15 +30,7 @@ _MOST_LEFT_OUT: Final = 1_000
 """Maximum number of unread columns to remember; a hostile file can have new columns in every
 row."""
 _DELIMITED: Final = {".csv": "", ".tsv": ", sep='\\t'"}
-# Field -> names used for it by other tools, most certain first.
-_CALLED: Final[Mapping[str, tuple[str, ...]]] = {
-    "text": ("completion", "response", "output", "generated_text", "completions"),
-    "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
-    "reference": ("ground_truth", "gts", "answer", "solution", "target"),
-    "round": ("step",),
-    "node": ("node_id", "peer", "peer_id", "worker"),
-    "id": ("example_id",),
-}
+_CALLED: Final[Mapping[str, tuple[str, ...]]] = {**CALLED, "id": ("example_id",)}
 
 
 def mapping_of(pairs: list[str]) -> dict[str, str]:
@@ -52,7 +45,7 @@ def mapping_of(pairs: list[str]) -> dict[str, str]:
         if not equals or not column:
             raise InputError(f"--map: expected FIELD=NAME such as text=completion, got {one!r:.80}")
         if field not in _FIELDS:
-            nearest = near(_FIELDS, field)
+            nearest = [FIELD_CALLED[field]] if field in FIELD_CALLED else near(_FIELDS, field)
             if column in _FIELDS:
                 hint = f"; did you mean {column}={field}?"
             else:

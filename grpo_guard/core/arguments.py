@@ -11,22 +11,23 @@ import inspect
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from types import FunctionType
 from typing import Any, TypeGuard, TypeVar
 
-from grpo_guard.core.naming import UnknownNameError, choose
+from grpo_guard.core.naming import NOWHERE, UnknownNameError, choose
 from grpo_guard.core.quoting import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def worded(function: F, about: Any = None) -> F:
+def worded(function: F, about: Any = None, elsewhere: Mapping[str, str] = NOWHERE) -> F:
     """Wrap a function so that missing, unknown or extra arguments raise a readable TypeError.
 
-    The error quotes the name and docstring of ``about``, which defaults to the function itself.
+    The error quotes the name and docstring of ``about``, which defaults to the function itself. For
+    a name in ``elsewhere``, it suggests the argument found there.
     """
 
     @functools.wraps(function)
@@ -38,20 +39,24 @@ def worded(function: F, about: Any = None) -> F:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             owner = type(args[0]) if inspect.isclass(about) else about or function
-            problem = _complaint(owner, function, args, kwargs)
+            problem = _complaint(owner, function, args, kwargs, elsewhere)
             raise TypeError(problem or str(error)) from None
 
     return call  # type: ignore[return-value]
 
 
-def worded_class(kind: C) -> C:
+def worded_class(kind: C, elsewhere: Mapping[str, str] = NOWHERE) -> C:
     """Give a class's constructor the readable errors of `worded`."""
-    kind.__init__ = worded(kind.__init__, kind)  # type: ignore[misc]
+    kind.__init__ = worded(kind.__init__, kind, elsewhere)  # type: ignore[misc]
     return kind
 
 
 def _complaint(
-    about: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    about: Any,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    elsewhere: Mapping[str, str],
 ) -> str | None:
     """Describe what is wrong with a call's arguments, or return None if they are fine."""
     name, parameters = about.__name__, inspect.signature(function).parameters
@@ -62,7 +67,7 @@ def _complaint(
     if not open_ended:
         for given in kwargs:
             try:
-                choose(known, given)
+                choose(known, given, elsewhere)
             except UnknownNameError as error:
                 return f"{name}: {error}"
     if len(args) > len(ordered):

@@ -8,10 +8,12 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.given import Given
+from grpo_guard.core.other_names import FIELD_CALLED
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.core.quoting import fits
 from grpo_guard.core.quoting import shown as shown
@@ -27,14 +29,6 @@ MAX_PROMPT_DEPTH: Final = 64
 
 # Our own descriptions of values in errors; anything else comes from a sender and is quoted.
 _WORDS: Final = ("nothing", "an unknown field", "a larger one", "larger ones")
-
-# Names that other file formats use for the fields of a completion.
-_ELSEWHERE: Final = {
-    **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
-    **dict.fromkeys(("question", "problem", "query", "messages"), "prompt"),
-    **dict.fromkeys(("ground_truth", "solution"), "reference"),
-    **dict.fromkeys(("node_id", "peer", "peer_id", "worker"), "node"),
-}
 
 
 class CompletionError(ValueError):
@@ -61,7 +55,7 @@ class _Marked:
     """Digests by which ledgers recognise the completion; see `nodes.intake`."""
 
 
-@worded_class
+@partial(worded_class, elsewhere=FIELD_CALLED)
 @dataclass(frozen=True, slots=True)
 class Completion(_Marked):
     """One completion of one prompt.
@@ -194,7 +188,7 @@ class Completion(_Marked):
             if name not in _READ:
                 known = [*(f.name for f in fields(cls)), *also]
                 near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
-                meant = _ELSEWHERE.get(name) or "".join(near)
+                meant = FIELD_CALLED.get(name) or "".join(near)
                 expected = f"{meant!r} in its place, " if meant else ""
                 expected += f"one of {', '.join(known)}"
                 raise CompletionError(str(name), expected, "an unknown field")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -12,6 +12,7 @@ from grpo_guard.core.redaction import hidden, secrets_in
 
 _FEW = 20
 """Maximum number of names listed in an error that can suggest one of them."""
+NOWHERE: Final[Mapping[str, str]] = {}
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 
@@ -20,11 +21,18 @@ class UnknownNameError(LookupError):
     """Nothing is registered under this name."""
 
 
-def choose(known: Collection[str], name: str) -> str:
+def choose(known: Collection[str], name: str, elsewhere: Mapping[str, str] = NOWHERE) -> str:
     """Return the name if it is known; otherwise raise UnknownNameError with the known names and the
-    name that was probably meant."""
+    name that was probably meant.
+
+    Args:
+        known: The known names.
+        name: The name to look up.
+        elsewhere: Names used by others -> the known names of the same things, which need not be
+            similar.
+    """
     if name not in known:
-        nearest = near(known, name)
+        nearest = [elsewhere[name]] if name in elsewhere else near(known, name)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         # A list of forty names would bury the suggestion.
         many = nearest and len(known) > _FEW

@@ -116,6 +116,7 @@ def test_custom_field_names_can_be_mapped(tmp_path):
         (["--map", "text"], "--map: expected FIELD=NAME such as text=completion, got 'text'"),
         (["--map", "txt=said"], "--map: expected a field of .*did you mean 'text'?"),
         (["--map", "said=text"], "did you mean text=said?"),
+        (["--map", "completion=said"], "got 'completion'; did you mean 'text'?"),
         (
             ["--map", "text=sad"],
             "in.jsonl:1: sad: expected a column of this name, got prompt, said",

@@ -88,6 +88,27 @@ def test_invalid_lines_are_refused(line, message):
         Completion.from_dict(line)
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("completion", "text"),
+        ("completions", "text"),
+        ("response", "text"),
+        ("output", "text"),
+        ("question", "prompt"),
+        ("answer", "reference"),
+        ("step", "round"),
+        ("worker", "node"),
+        ("txt", "text"),
+    ],
+)
+def test_name_of_another_tool_is_understood(name, field):
+    with pytest.raises(TypeError, match=f"got '{name}'; did you mean '{field}'\\?"):
+        Completion(**{"prompt": "p", "text": "t", name: "x"})
+    with pytest.raises(CompletionError, match=f"^{name}: expected '{field}' in its place"):
+        Completion.from_dict({"prompt": "p", "text": "t", name: "x"})
+
+
 @given(
     st.fixed_dictionaries(
         {"prompt": st.text(), "text": st.text()},
