@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_of
+from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import near
@@ -220,7 +221,9 @@ def _value(field: str, value: Any) -> Any:
         return "\n".join(filter(None, map(_text_of, value)))
     if field == "prompt" and isinstance(value, list):
         return [_message(message) for message in value]
-    if field in ("reference", "node", "task") and isinstance(value, int | float | list):
+    if field == "reference" and isinstance(value, list):
+        return json.dumps(value)
+    if field in ("node", "task") and (is_finite(value) or isinstance(value, list)):
         return json.dumps(value)
     if field == "id" and not isinstance(value, int):
         return str(value)[:200]

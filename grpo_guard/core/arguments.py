@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from types import FunctionType
 from typing import Any, TypeGuard, TypeVar
 
@@ -127,6 +128,21 @@ def is_finite(value: object) -> TypeGuard[float]:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return abs(value) <= sys.float_info.max
+
+
+def number_text(value: object) -> str | None:
+    """Return the text of a finite Python or NumPy number, or None for anything else.
+
+    A column with missing values is converted to floats, so 942.0 was originally 942.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    if isinstance(value, Integral):
+        return str(int(value))
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    return str(int(number) if number.is_integer() and abs(number) < 2**53 else number)
 
 
 def is_count(value: object, least: int = 0) -> bool:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
-from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.arguments import number_text, worded_class
 from grpo_guard.core.given import Given
 from grpo_guard.core.other_names import FIELD_CALLED
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
@@ -80,7 +80,8 @@ class Completion(_Marked):
         round: Training round in which the completion was generated.
         slot: Position of the completion within its group.
         rollout: Label shared by the segments of a rollout, see `grpo_guard.core.rollouts`. A claim.
-        reference: Reference answer, for verifiers that use one.
+        reference: Reference answer, for verifiers that use one. A number becomes its text, as data
+            sets hold answers of both kinds; 942.0 becomes "942".
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: Why the sender's engine stopped, such as ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
@@ -260,9 +261,9 @@ def _text(name: str, value: Any) -> str:
     return str.__str__(value)  # drops a subclass's own methods
 
 
-def _text_or_none(name: str, value: Any) -> str | None:
+def _text_or_none(name: str, value: Any, kind: str = "a string") -> str | None:
     if not isinstance(value, str | None):
-        raise CompletionError(name, "a string or null", value)
+        raise CompletionError(name, f"{kind} or null", value)
     return None if value is None else str.__str__(value)
 
 
@@ -371,7 +372,9 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "completion_ids": token_ids,
     "sampler_logprobs": _log_probs,
     **dict.fromkeys(("node", "rollout"), _node),
-    "reference": _text_or_none,
+    "reference": lambda name, value: (
+        number_text(value) or _text_or_none(name, value, "a string, a finite number")
+    ),
     "task": _text_or_none,
     "finish_reason": _text_or_none,
     "round": _integer,

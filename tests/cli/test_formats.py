@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
+from grpo_guard.cli.rows import completions_of
+from grpo_guard.core.jsonl import InputError
 
 pyarrow = pytest.importorskip("pyarrow")
 datasets = pytest.importorskip("datasets")
@@ -137,6 +139,30 @@ def test_mistakes_in_a_mapping_are_reported(tmp_path, options, said):
     import re
 
     assert re.search(said.replace("?", r"\?").replace(r"\??", r"\?"), result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [([7, 8], ["7", "8"]), ([7.0, 8.5], ["7", "8.5"]), (["7", "x"], ["7", "x"])]
+)
+def test_references_are_the_same_text_in_every_format(tmp_path, given, read):
+    columns = {"prompt": ["p", "q"], "text": ["a", "b"], "reference": given}
+    write_parquet(tmp_path / "in.parquet", columns)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("in.parquet", "in.jsonl"):
+        found = completions_of(tmp_path / name)
+        assert [completion.reference for completion in found] == read, name
+
+
+@pytest.mark.parametrize("column", ["reference", "node", "task"])
+@pytest.mark.parametrize("value", [True, float("nan")])
+def test_what_is_no_name_or_number_is_refused_in_every_format(tmp_path, column, value):
+    row = {"prompt": "p", "text": "a", column: value}
+    write_parquet(tmp_path / "in.parquet", {name: [one] for name, one in row.items()})
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("in.parquet", "in.jsonl"):
+        with pytest.raises(InputError, match=f"{column}: expected a string.* or null, got {value}"):
+            completions_of(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["broken.parquet", "broken.eval", "broken.json"])

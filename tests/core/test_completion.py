@@ -54,7 +54,10 @@ def test_completion_copies_its_lists():
         ({"sampler_logprobs": ["-1"]}, "sampler_logprobs: expected a list of numbers or null"),
         ({"sampler_logprobs": -1.0}, "sampler_logprobs: expected a list of numbers or null"),
         ({"node": 3}, "node: expected a string or null, got 3"),
-        ({"reference": 4}, "reference: expected a string or null, got 4"),
+        ({"reference": True}, "reference: expected a string, a finite number or null, got True"),
+        ({"reference": [4]}, "reference: expected a string, a finite number or null, got list"),
+        ({"reference": math.nan}, "reference: expected .* a finite number or null, got nan"),
+        ({"reference": math.inf}, "reference: expected .* a finite number or null, got inf"),
         ({"round": "1"}, "round: expected an integer or null, got '1'"),
         ({"slot": True}, "slot: expected an integer or null, got True"),
         ({"group": 1.5}, "group: expected a string, an integer or null, got 1.5"),
@@ -65,6 +68,24 @@ def test_malformed_fields_are_named(fields, message):
     with pytest.raises(CompletionError, match=f"^{message}") as caught:
         Completion(**{"prompt": "p", "text": "t", **fields})
     assert caught.value.field == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (7, "7"),
+        (-7, "-7"),
+        (7.5, "7.5"),
+        (942.0, "942"),
+        (1e300, "1e+300"),
+        (np.float64(2), "2"),
+        (np.int64(7), "7"),
+    ],
+)
+def test_number_as_reference_is_read_as_its_text(number, text):
+    assert Completion("p", "t", reference=number).reference == text
+    line = {"prompt": "p", "text": "t", "reference": number}
+    assert Completion.from_dict(line).reference == text
 
 
 @pytest.mark.parametrize(

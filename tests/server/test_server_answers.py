@@ -36,6 +36,13 @@ def test_get_reward_answers_1_and_0_in_order():
     assert verifier.shown[0].reference == "7"
 
 
+def test_number_as_reference_is_its_text():
+    verifier = Words()
+    rows = [{"prompt": "3+4?", "text": "fine", "reference": 7}]
+    assert strict(client(verifier).post("/v1/verify", json={"completions": rows}))
+    assert verifier.shown[0].reference == "7"
+
+
 @pytest.mark.parametrize("texts", [["fine"], ["fine", "Hail", "fine"], []])
 def test_custom_reward_function(texts):
     def grade(queries, prompts, labels):
