@@ -57,15 +57,16 @@ def show(
     from grpo_guard.content.recurrence.stored import counting_rules, stored_convictions
     from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
-    from grpo_guard.nodes.store import in_folder
 
+    with bad_input(LedgerError):
+        file = ledger_file(path)
     if book:
         echo(counts_of(path, node, book, as_json))
         return
     with bad_input(LedgerError, ValueError):
-        shown = read(in_folder(path), node)
-        recurring = stored_convictions(in_folder(path), node)
-        rules = counting_rules(in_folder(path))
+        shown = read(file, node)
+        recurring = stored_convictions(file, node)
+        rules = counting_rules(file)
     if as_json:
         repeated = {name: [_conviction(c) for c in each] for name, each in recurring.items()}
         echo(json.dumps({**shown.to_dict(), "recurring": repeated}, indent=2))
@@ -103,14 +104,14 @@ def release(
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
-    from grpo_guard.nodes.store import in_folder
 
     phrases: list[Conviction] = []
     with bad_input(LedgerError, ValueError):
+        file = ledger_file(path)
         if not book:
-            clear(in_folder(path), node)
-            phrases = next(iter(stored_convictions(in_folder(path), node).values()), phrases)
-            release_stored(in_folder(path), node)
+            clear(file, node)
+            phrases = next(iter(stored_convictions(file, node).values()), phrases)
+            release_stored(file, node)
         elif not (counted := counted_in(path, book)).release(node):
             names = (name.encode("utf-8", "surrogateescape") for name in counted.log_e_values())
             raise unknown_node(path, node, names)
@@ -120,6 +121,25 @@ def release(
             f"if it goes on repeating {phrases[0].phrase!a}, it will be rejected again; declare "
             "what honest work repeats as ordinary=[...]"
         )
+
+
+def ledger_file(path: Path) -> Path:
+    """Return the ledger of a state folder, or ``path`` itself if it is a file.
+
+    Raises:
+        LedgerError: there is none; the message says where a ledger is.
+    """
+    from grpo_guard.cli.rows import nowhere
+    from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.store import FILE, in_folder
+
+    file = in_folder(path)
+    expected = f"the folder that the guard file names as state:, or {FILE} in it"
+    if path.is_dir() and not file.exists():
+        raise LedgerError(f"{path}: expected {expected}, got a folder without {FILE}")
+    if not file.exists():
+        raise LedgerError(f"{path}: {nowhere(path, expected)}")
+    return file
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:

@@ -221,7 +221,9 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
     try:
         file = _copied(source) if piped or is_compressed(source) else source.open("rb")
     except FileNotFoundError:
-        raise InputError(f"{source}: (file): {_nowhere(source)}") from None
+        raise InputError(
+            f"{source}: (file): {nowhere(source, 'a file or folder of completions')}"
+        ) from None
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"{source}: (file): expected a readable file, got {why}") from None
@@ -254,8 +256,13 @@ def _copied(source: Path) -> IO[bytes]:
         return copy
 
 
-def _nowhere(source: Path) -> str:
-    """Say where a missing file was looked for, and which existing file was probably meant."""
+def nowhere(source: Path, expected: str) -> str:
+    """Say where a missing file was looked for, and which existing file was probably meant.
+
+    Args:
+        source: The missing file or folder.
+        expected: What it was expected to be.
+    """
     if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
         return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
@@ -264,10 +271,10 @@ def _nowhere(source: Path) -> str:
         names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
     except OSError:
         why = unexpanded(source) or f"{here}, which is no folder"
-        return f"expected a file or folder of completions, got none there{why}"
+        return f"expected {expected}, got none there{why}"
     nearest = near(names, source.name)
     hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
-    return f"expected a file or folder of completions, got none there{here}{hint}"
+    return f"expected {expected}, got none there{here}{hint}"
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:

@@ -53,8 +53,7 @@ def serve(
     bad input, 1 if the server cannot listen on the address.
     """
     _require_server()
-    token = _token()
-    from grpo_guard.server.access import is_loopback
+    _token()  # an empty one is refused before the guard is built
     from grpo_guard.server.setup import Settings
 
     for name, value in (("--timeout", timeout), ("--batch-wait-ms", batch_wait_ms)):
@@ -70,13 +69,6 @@ def serve(
     }
     settings = Settings(str(config), reward, limits, None if audit is None else str(audit))
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
-    if token is None and not is_loopback(host):
-        echo(
-            f"warning: {host} can be reached from other machines, and anyone there may send "
-            f"requests; set {TOKEN}",
-            err=True,
-        )
-    _tell_paths()
     (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
 
 
@@ -88,6 +80,7 @@ def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
         app, notes = build(settings)
     except SetupError as error:
         _refuse(str(error))
+    _announce(host)
     for note in notes:
         echo(note, err=True)
     if not run.listen(app, host, port):
@@ -111,6 +104,7 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
             "--workers: expected 1 with identity, which remembers used envelopes in one process, "
             f"got {workers}: each would accept the same envelope once"
         )
+    _announce(host)
     if guard_config.state is None:
         echo(
             "warning: --workers: each worker keeps its own state about nodes; set state: FOLDER in "
@@ -127,9 +121,18 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
             raise _taken(host, port)
 
 
-def _tell_paths() -> None:
+def _announce(host: str) -> None:
+    """Name the paths, and warn if strangers can use them. Called when the guard file is right, so
+    that an error in it comes alone."""
+    from grpo_guard.server.access import is_loopback
     from grpo_guard.server.app import PATHS
 
+    if _token() is None and not is_loopback(host):
+        echo(
+            f"warning: {host} can be reached from other machines, and anyone there may send "
+            f"requests; set {TOKEN}",
+            err=True,
+        )
     echo(PATHS, err=True)
 
 

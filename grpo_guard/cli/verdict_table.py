@@ -126,7 +126,9 @@ class VerdictTable:
 
 def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read a file of verdicts as `read_objects` does. If even the first line is not an object, the
-    error also says what the command ``takes``, and what to do with completions (``otherwise``)."""
+    error also says what the command ``takes``, and what to do with completions (``otherwise``). If
+    there is no file, it says where it was looked for."""
+    from grpo_guard.cli.rows import nowhere
     from grpo_guard.core.jsonl import InputError, read_objects
 
     number = 0
@@ -134,6 +136,8 @@ def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int,
         for number, line in read_objects(path):
             yield number, line
     except InputError as error:
+        if not path.exists():
+            raise InputError(f"{path}: (file): {nowhere(path, 'a file of verdicts')}") from None
         if number or not path.is_file():
             raise
         hint = f"{takes} verdicts, as grpo-guard verify writes them; {otherwise}"

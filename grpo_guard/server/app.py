@@ -107,7 +107,8 @@ class _Endpoint:
             response = await self._answers(Request(scope, receive, send))
         else:
             allow_header = {"Allow": ", ".join(allowed)}
-            response = reply({"error": "Method Not Allowed"}, 405, allow_header)
+            problem = f"Method Not Allowed: expected {allowed[0]}; {PATHS}"
+            response = reply({"error": problem}, 405, allow_header)
         await response(scope, receive, send)
 
 

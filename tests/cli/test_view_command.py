@@ -264,3 +264,12 @@ def test_nodes_are_sorted_by_name_and_number(tmp_path):
     )
     table = done.stdout.partition("Rejected by node and round")[2]
     assert table.index("ann") < table.index("n9") < table.index("n10")
+
+
+@pytest.mark.parametrize("command", [["view"], ["verify", "--table"]])
+def test_missing_file_names_where_it_was_looked_for_and_what_is_similar(tmp_path, command):
+    (tmp_path / "verdicts.jsonl").write_text("")
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "verdict.jsonl")])
+    assert result.exit_code == 2
+    assert "expected a file of verdicts, got none there; looked in" in result.stderr
+    assert f"did you mean '{tmp_path / 'verdicts.jsonl'}'?" in result.stderr

@@ -193,3 +193,20 @@ def test_findings_that_rules_count_are_released(tmp_path):
     assert "rules that count findings, for --book: arithmetic" in show(folder).stdout
     assert CliRunner().invoke(app, ["ledger", "release", str(folder), "mal"]).exit_code == 0
     assert counts.log_e_values().keys() == {"ann"}
+
+
+@pytest.mark.parametrize("command", [["show"], ["release"], ["show", "--book", "arithmetic"]])
+def test_missing_ledger_names_where_one_is(tmp_path, command):
+    def said(path):
+        words = ["ledger", *command, str(path), *(["bob"] if command == ["release"] else [])]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2
+        return result.stderr
+
+    expected = "expected the folder that the guard file names as state:, or nodes.sqlite in it, got"
+    (tmp_path / "guard-state").mkdir()
+    missing = said(tmp_path / "guard_state")
+    assert f"guard_state: {expected} none there; looked in {tmp_path}" in missing
+    assert f"did you mean '{tmp_path / 'guard-state'}'?" in missing
+    assert f"{expected} a folder without nodes.sqlite" in said(tmp_path / "guard-state")
+    assert list((tmp_path / "guard-state").iterdir()) == []

@@ -221,3 +221,26 @@ def test_help_loads_neither_torch_nor_a_web_framework():
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2"), ("--host", "0.0.0.0")])
+@pytest.mark.parametrize("config", ["verifer: {type: screens}\n", None])
+def test_error_in_the_guard_file_comes_alone(files, options, config):
+    if config is not None:
+        (files / "bad.yaml").write_text(config)
+    result = run(files, *options, config="bad.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith(f"{files / 'bad.yaml'}: ")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_paths_are_named_at_the_start(files, workers, monkeypatch):
+    from grpo_guard.server import run as running
+
+    for name in ("listen", "listen_in_workers"):
+        monkeypatch.setattr(running, name, lambda *_: True)
+    result = run(files, "--host", "0.0.0.0", "--workers", workers)
+    assert result.exit_code == 0, result.output
+    assert "verdicts: POST /v1/verify; rewards: POST /get_reward" in result.stderr
+    assert "warning: 0.0.0.0 can be reached from other machines" in result.stderr

@@ -159,6 +159,13 @@ def test_requests_of_web_pages_are_refused():
 
 def test_other_paths_and_methods_are_refused():
     web = client()
+    assert strict(web.get("/v1/verify"), 405) == {
+        "error": "Method Not Allowed: expected POST; verdicts: POST /v1/verify; "
+        "rewards: POST /get_reward; every path: GET /docs"
+    }
+    refused = web.post("/health")
+    assert strict(refused, 405)["error"].startswith("Method Not Allowed: expected GET; verdicts:")
+    assert refused.headers["allow"] == "GET, HEAD"
     assert web.get("/get_reward").status_code == 405
     assert web.get("/redoc").status_code == web.post("/docs/x").status_code == 404
 
