@@ -362,7 +362,7 @@ def test_first_rejection_of_a_node_by_a_verifier_is_logged_once(caplog):
     rows = [
         {"prompt": "1", "text": "Hail", "node": "mal"},
         {"prompt": "2", "text": "Hail", "node": "mal\x1b[2J" + "y" * 300},
-        {"prompt": "3", "text": "Hail"},
+        {"prompt": "3", "text": "Hail \x1b"},
         {"prompt": "4", "text": "fine", "node": "ann"},
     ]
     with client() as web:
@@ -371,5 +371,5 @@ def test_first_rejection_of_a_node_by_a_verifier_is_logged_once(caplog):
     found = [r.getMessage() for r in caplog.records if "first rejection" in r.getMessage()]
     assert len(found) == 3
     assert found[0].startswith("node 'mal': first rejection by words: ")
-    assert "\x1b" not in found[1]
+    assert all(line.isprintable() for line in found)
     assert found[2].startswith("a node without a name: first rejection by words: ")
