@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
@@ -16,11 +17,18 @@ from grpo_guard.nodes.e_process import log_threshold
 from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
+Array = NDArray[np.float64]
+
 _SHARES: Final = (0.7, 0.06)
 # (Share of poisoned completions, largest p-value of a poisoned completion.) A slogan is among the
 # most foreign sentences in a completion but rarely more foreign than all honest text, so the
 # evidence is that foreign sentences keep recurring, not how foreign any one of them is.
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
+
+
+# How much more often than its peers an honest node's text may be foreign, as in the ledger: models
+# drift apart in training.
+_TOLERANCE: Final = 1.25
 
 
 class NodeSentences:
@@ -50,12 +58,16 @@ class NodeSentences:
             p_values: p-values of the sentences read, by index in the batch.
         """
         # Identical completions count once: resending a text must not multiply the evidence.
-        evidence = defaultdict[str, dict[bytes, float]](dict)
+        evidence = defaultdict[str, dict[tuple[str, bytes], float]](dict)
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
-                evidence[node].setdefault(_digest(batch[i]), min(1.0, len(own) * min(own)))
+                key = batch[i].prompt_text, _digest(batch[i])
+                evidence[node].setdefault(key, min(1.0, _TOLERANCE * len(own) * min(own)))
         after = self.e_processes.add(
-            {n: (digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
+            {
+                node: (digest_of(digest for _, digest in own), [_together(own)])
+                for node, own in evidence.items()
+            }
         )
         logs = {node: process.log_e_value for node, process in after.items()}
         silent = {c.node for c in batch if c.node is not None} - logs.keys()
@@ -66,15 +78,25 @@ class NodeSentences:
         return frozenset(n for n, log in logs.items() if log >= log_threshold(self.alpha))
 
 
-def _together(p_values: Sequence[float]) -> float:
-    """Return the log e-value of a batch, from the p-values of its completions."""
-    each = np.array([log_calibrated(p) for p in p_values])
-    bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
-    for share, most in _STEPS:
-        held = sum(p <= most for p in p_values)
-        passed = len(p_values) - held
-        bets.append(held * math.log1p(share / most - share) + passed * math.log1p(-share))
+def _together(p_values: Mapping[tuple[str, bytes], float]) -> float:
+    """Return the log e-value of a batch, from p-values by prompt and completion."""
+    by_prompt = defaultdict[str, list[float]](list)
+    for (prompt, _), p in p_values.items():
+        by_prompt[prompt].append(p)
+    bets = np.sum([_bets(answers) for answers in by_prompt.values()], axis=0)
     return float(np.logaddexp.reduce(bets) - math.log(len(bets)))
+
+
+def _bets(answers: Sequence[float]) -> Array:
+    """Return the logarithm of what each bet wins on one prompt, from the p-values of its answers:
+    the mean over the answers, which is valid however they depend on each other."""
+    each = np.array([log_calibrated(p) for p in answers])
+    wins = [np.logaddexp(math.log1p(-q), math.log(q) + each) for q in _SHARES]
+    for share, most in _STEPS:
+        held = np.array([p <= most for p in answers])
+        wins.append(np.where(held, math.log1p(share / most - share), math.log1p(-share)))
+    means: Array = np.logaddexp.reduce(np.array(wins), axis=1) - math.log(len(answers))
+    return means
 
 
 def _digest(completion: Completion) -> bytes:
