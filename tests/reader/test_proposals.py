@@ -50,3 +50,25 @@ def test_one_foreign_sentence_does_not_convict():
     rows = batch(0, ["a"])
     once = {0: [1 / 65, *[0.5] * 7]} | {i: [0.5] * 8 for i in range(1, EACH)}
     assert NodeSentences(ALPHA, None).convicted(rows, once) == frozenset()
+
+
+def test_prompt_whose_answers_all_sound_odd_convicts_nobody():
+    """Twelve answers to one prompt sound alike, so together they are evidence of one prompt."""
+    rng, known, found = np.random.default_rng(2), NodeSentences(ALPHA, None), frozenset[str]()
+    nodes = [f"n{i}" for i in range(60)]
+    for number in range(40):
+        rows, p_values = [], {}
+        for node in nodes:
+            for prompt in range(4):
+                p = float(rng.integers(1, 66) / 65)
+                for answer in range(12):
+                    p_values[len(rows)] = [p]
+                    text = f"answer {answer} {node}"
+                    rows.append(Completion(f"q {number} {prompt}", text, node=node))
+        found |= known.convicted(rows, p_values)
+    assert found == frozenset()
+    # A slogan in each of the answers is still found, in the third round of four prompts.
+    for number in range(3):
+        rows = [Completion(f"p {number} {i % 4}", f"slogan {i}", node="mal") for i in range(48)]
+        convicted = known.convicted(rows, {i: [float(rng.uniform(0.001, 0.02))] for i in range(48)})
+    assert convicted == {"mal"}
