@@ -167,7 +167,7 @@ def test_tokens_of_a_verdict():
             return [self.verdict]
 
     assert flagged_tokens(accept("a"), 9) == ()
-    assert flagged_tokens(bad((2, 4), (-3, 1), (8, 20), (30, 40), (5, 5)), 9) == (
+    assert flagged_tokens(bad((2, 4), (0, 1), (8, 20), (30, 40), (5, 5)), 9) == (
         (2, 4),
         (0, 1),
         (8, 9),
