@@ -179,7 +179,7 @@ def test_tokens_of_a_verdict():
     assert flagged_tokens(both(AnyOf, bad((0, 1)), bad((0, 1), name="b")), 9) == ((0, 1), (0, 1))
     # A completion flagged from end to end is rejected as a whole.
     assert flagged_tokens(bad((0, 9)), 9) == ()
-    assert flagged_tokens(bad((4, 20), (-1, 2), (1, 4)), 9) == ()
+    assert flagged_tokens(bad((4, 20), (0, 2), (1, 4)), 9) == ()
     assert flagged_tokens(bad((0, 4), (5, 9)), 9) == ((0, 4), (5, 9))
     assert flagged_tokens(both(AllOf, bad((0, 5)), bad((5, 9), name="b")), 9) == ()
 
