@@ -140,8 +140,8 @@ class Attacker:
         rows = [
             self.opinions([self.placed(answer, wording, end) for wording in first]) for end in ends
         ]
-        best = [max(column, key=_tail_p_value) for column in zip(*rows, strict=True)]
-        end = max(zip(ends, rows, strict=True), key=lambda one: sum(map(_tail_p_value, one[1])))
+        best = [max(column, key=_excused_p_value) for column in zip(*rows, strict=True)]
+        end = max(zip(ends, rows, strict=True), key=lambda one: sum(map(_excused_p_value, one[1])))
         rest = [self.placed(answer, wording, end[0]) for wording in options[_EVERYWHERE:]]
         return best + self.opinions(rest)
 
@@ -187,20 +187,20 @@ def _plain(text: str) -> str:
     return re.sub(r"<<[^>]*>>", "", text).strip()
 
 
-def _tail_p_value(opinion: Opinion) -> float:
-    assert opinion.tail_p_value is not None, "the measure is full in this study"
-    return opinion.tail_p_value
+def _excused_p_value(opinion: Opinion) -> float:
+    assert opinion.excused_p_value is not None, "the measure is full in this study"
+    return opinion.excused_p_value
 
 
 def _anew(
     tried: Sequence[Sequence[tuple[Wording, Opinion]]], carriers: Sequence[Answer], n: int
 ) -> dict[str, Any]:
     """Compute the figures for the least foreign of each answer's first ``n`` wordings."""
-    best = [max(own[:n], key=lambda one: _tail_p_value(one[1])) for own in tried]
+    best = [max(own[:n], key=lambda one: _excused_p_value(one[1])) for own in tried]
     # As in `NodeSentences`, if the message is the most foreign sentence of its answer.
     read = [1 + len(list(sentences(one.text))) for one in carriers]
     logs = [
-        log_calibrated(min(1.0, k * _tail_p_value(opinion)))
+        log_calibrated(min(1.0, k * _excused_p_value(opinion)))
         for k, (_, opinion) in zip(read, best, strict=True)
     ]
     mean = sum(logs) / len(logs)

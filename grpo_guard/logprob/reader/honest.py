@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grpo_guard.logprob.reader.foreignness import Foreignness
-from grpo_guard.logprob.reference.null import ExponentialTail, conformal
+from grpo_guard.logprob.reference.null import conformal
 
 # Minimum number of spans for a node to have a vote: with 20, no conformal p-value is below 1 / 21.
 FEWEST: Final = 20
@@ -31,7 +31,6 @@ MOST: Final = 256
 FEWEST_VOTES: Final = 2
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
-_FEWEST_IN_TAIL: Final = 2
 # Spans of up to 23 tokens are compared at their own token count, and all longer spans in a single
 # column covering all of their tokens.
 _COLUMNS: Final = 24
@@ -46,10 +45,8 @@ class _Node:
 
     latest: deque[tuple[float, ...]] = field(default_factory=deque)
     ascending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(_COLUMNS)])
-    _tails: dict[int, ExponentialTail | None] = field(default_factory=dict)
 
     def add(self, scores: tuple[float, ...]) -> None:
-        self._tails.clear()
         if len(self.latest) == MOST:
             for column, score in zip(self.ascending, self.latest.popleft(), strict=True):
                 del column[bisect_left(column, score)]
@@ -60,17 +57,6 @@ class _Node:
     @property
     def votes(self) -> bool:
         return len(self.latest) >= FEWEST
-
-    def tail_p_value(self, score: float, column: int) -> float:
-        """Return the conformal p-value, extrapolated beyond the node's most foreign span."""
-        honest = self.ascending[column]
-        counted = conformal(score, honest)
-        if score <= honest[-1]:
-            return counted
-        if column not in self._tails:
-            self._tails[column] = ExponentialTail.fit(honest, _FEWEST_IN_TAIL)
-        tail = self._tails[column]
-        return counted if tail is None else min(counted, tail.p_value(score))
 
 
 class HonestSpans:
@@ -108,14 +94,14 @@ class HonestSpans:
         tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote."""
         return self._voted(node, found, excused=False)
 
-    def tail_p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Return `p_value` extrapolated beyond the most foreign honest span, with the node's own
-        style excused.
+    def excused_p_value(self, node: str | None, found: Foreignness) -> float | None:
+        """Return `p_value` with the node's own style excused, for accumulating evidence.
 
-        The extrapolation uses an exponential tail whose scale is an upper confidence limit. If the
-        lower quartile of the node's scores exceeds that of a node it is compared with, the score is
-        reduced by the difference, but by no more than the distance between the other node's median
-        and 90 % quantile.
+        If the lower quartile of the node's scores exceeds that of a node it is compared with, the
+        score is reduced by the difference, but by no more than the distance between the other
+        node's median and 90 % quantile. Beyond the most foreign honest span nothing is
+        extrapolated: a policy that writes nonsense once in fifty answers has a far longer tail than
+        its other sentences suggest, and would be convicted for it.
         """
         return self._voted(node, found, excused=True)
 
@@ -129,11 +115,8 @@ class HonestSpans:
                 if not other.votes or other is own:
                     continue
                 honest = other.ascending[column]
-                if excused:
-                    habit = _habit(own.ascending[column] if own else (), honest)
-                    votes.append(other.tail_p_value(score - habit, column))
-                else:
-                    votes.append(conformal(score, honest))
+                own_scores = own.ascending[column] if own is not None and excused else ()
+                votes.append(conformal(score - _habit(own_scores, honest), honest))
         # With two votes the upper one decides: one hostile node among three could control the
         # lower.
         return sorted(votes)[len(votes) // 2] if len(votes) >= FEWEST_VOTES else None

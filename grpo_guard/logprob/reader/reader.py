@@ -25,8 +25,8 @@ class Opinion:
     """A reader's result for one span."""
 
     p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
-    tail_p_value: float | None
-    """`HonestSpans.tail_p_value`, for accumulating evidence, or None if the p-value comes from the
+    excused_p_value: float | None
+    """`HonestSpans.excused_p_value`, for accumulating evidence; None if the p-value comes from the
     start profile, which is no evidence against a node."""
 
 
@@ -143,10 +143,10 @@ class SpanReader(FromPretrained):
                     logger.warning("the reader could not read a span: %s", one)
                 return one
         known = [one for one in row if isinstance(one, Opinion)]
-        tails = [one.tail_p_value for one in known if one.tail_p_value is not None]
+        excused = [one.excused_p_value for one in known if one.excused_p_value is not None]
         return Opinion(
             min(1.0, len(row) * min(one.p_value for one in known)),
-            min(1.0, len(row) * min(tails)) if tails else None,
+            min(1.0, len(row) * min(excused)) if excused else None,
         )
 
 
@@ -154,4 +154,4 @@ def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinio
     p_value = known.p_value(node, found)
     if p_value is None:
         return Opinion(conformal(column_scores(found)[-1], start_profile()[column_of(found)]), None)
-    return Opinion(p_value, known.tail_p_value(node, found))
+    return Opinion(p_value, known.excused_p_value(node, found))

@@ -261,8 +261,8 @@ class ReaderVerifier(Composed):
         for question, opinion in zip(questions, opinions, strict=True):
             if question.finding is not None or not isinstance(opinion, Opinion):
                 continue
-            if opinion.tail_p_value is not None:
-                p_values[question.row].append(opinion.tail_p_value)
+            if opinion.excused_p_value is not None:
+                p_values[question.row].append(opinion.excused_p_value)
         convicted = self._sentences.convicted(batch, p_values)
         # All sentences from convicted nodes are read: the draw may have missed the foreign one.
         spans = list[tuple[int, TextSpan]]()
