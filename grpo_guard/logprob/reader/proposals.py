@@ -26,11 +26,6 @@ _SHARES: Final = (0.7, 0.06)
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
 
 
-# How much more often than its peers an honest node's text may be foreign, as in the ledger: models
-# drift apart in training.
-_TOLERANCE: Final = 1.25
-
-
 class NodeSentences:
     """Evidence that a node's sentences do not belong in their context.
 
@@ -62,7 +57,7 @@ class NodeSentences:
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
                 key = batch[i].prompt_text, _digest(batch[i])
-                evidence[node].setdefault(key, min(1.0, _TOLERANCE * len(own) * min(own)))
+                evidence[node].setdefault(key, min(1.0, len(own) * min(own)))
         after = self.e_processes.add(
             {
                 node: (digest_of(digest for _, digest in own), [_together(own)])
