@@ -247,7 +247,9 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     ) -> Verdict:
         """Return the verdict on one completion, based on its token statistics."""
         unable = self._cannot_judge(stats, profile)
-        return unable or self._judge(completion, encoded, stats, profile)
+        if unable is not None:
+            return unable
+        return self._judge(completion, encoded, stats, profile)
 
     def _cannot_judge(self, stats: TokenStats, profile: DriftProfile) -> Verdict | None:
         """Return an abstention if the statistics are no evidence either way, and None otherwise."""

@@ -74,7 +74,7 @@ def test_ledger_does_not_grow_without_bound(ledger):
     ledger.max_nodes = 50
     for t in range(30):
         text = f"phrase number {t}"
-        findings = tuple(Finding(f"recurring_{t}_{k}", text, (k, 16)) for k in range(20))
+        findings = tuple(Finding(f"recurring_{t}_{k}", text, (k, 20)) for k in range(20))
         names = ["busy", *(f"name {t} {k}" for k in range(20))]
         batch = [Completion("p", text, node=n, round=t) for n in names]
         ledger.record(batch, [reject("says", findings=findings)] * len(batch))

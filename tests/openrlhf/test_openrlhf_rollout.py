@@ -58,7 +58,7 @@ def test_mask_is_never_empty_and_adds_no_token(
     sample = rollout(length, ranges, limit)
     found = None
     if rejected is not None:
-        findings = tuple(Finding("k", "m", token_span=span) for span in flagged)
+        findings = tuple(Finding("k", "m", token_span=(a, b)) for a, b in flagged if 0 <= a <= b)
         found = Review([reject("v", findings=findings) if rejected else accept("v")], {})
     guard = Guard(NoWord(), policy=Policy(on_reject="drop"))
     ((answer, out),) = settle_group(guard, [sample], found, mask_spans=mask_spans)

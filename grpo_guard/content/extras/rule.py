@@ -86,7 +86,7 @@ class LibraryRule(RuleVerifier):
         verdicts = [self.overlong(one.text, self.max_characters) for one in batch]
         read = [one for one, overlong in zip(batch, verdicts, strict=True) if overlong is None]
         found = iter(self.find_each(self.loaded(), read) if read else ())
-        return [overlong or self._verdict(next(found)) for overlong in verdicts]
+        return [self._verdict(next(found)) if v is None else v for v in verdicts]
 
     def _verdict(self, found: Iterable[Finding]) -> Verdict:
         findings = tuple(islice(found, MAX_FINDINGS))
