@@ -59,7 +59,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "demo-seed-4", "detect-smollm2-gsm8k", "extras", "ledger-scale", "length-cost",
         "reader-optimised", "reader-public", "samplers-nucleus", "samplers-penalty",
         "samplers-top_k", "scale", "serve-load", "serve-sustained", "swarm-authors",
-        "swarm-length", "swarm-seeds", "swarm-smollm2-code", "swarm-smollm2-sums",
+        "swarm-length", "swarm-smollm2-code", "swarm-smollm2-sums",
         "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-untruncated",
         "text-rules-all",
     ),

@@ -58,19 +58,19 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-smollm2": partial(
         runs,
         [
-            ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
+            ("smollm2", "text", "none,same_weights,heterogeneous"),
             ("smollm2", "math", "none,heterogeneous"),
             ("smollm2-bets", "math", "same_weights"),
             ("smollm2-sums", "math", "paper_logit"),
-            ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
+            ("smollm2-code", "code", "none,same_weights,heterogeneous"),
         ],
         [_SUCCESS, _POISON, "honest rejected"],
     ),
     "swarm-seeds": partial(
         runs,
         [
-            ("seeds", "text", "none,same_weights,heterogeneous"),
-            ("seeds", "math", "none,heterogeneous"),
+            ("seeds", "text", "none,same_weights,heterogeneous,different_weights_reader"),
+            ("seeds", "math", "none,same_weights,heterogeneous"),
             ("seeds", "code", "none,same_weights,heterogeneous"),
         ],
         ["success, mean over seeds (least to most)", _POISON, _RIGHT, _GAIN],
