@@ -61,7 +61,6 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "samplers-top_k", "scale", "serve-load", "serve-sustained", "swarm-authors",
         "swarm-length", "swarm-smollm2-code", "swarm-smollm2-sums",
         "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-untruncated",
-        "text-rules-all",
     ),
     UNKNOWN: ("judge-probe-shipped", "reference-likelihood",
               "shipped-judge"),
