@@ -153,8 +153,7 @@ def detect(
         n=count,
         min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
         dtype=dtype,
-        # The sampling dtype is the only source of drift: with identical arithmetic there would be
-        # none.
+        # The sampling dtype is the only source of drift.
         profiles=(dtype,),
         alpha=alpha,
         seed=seed,

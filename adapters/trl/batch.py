@@ -57,13 +57,12 @@ def rows_from(
     """Read the batch from TRL's keywords, in the trainer's order.
 
     Columns that are used if present: ``node`` or ``peer``; ``answer``, ``solution`` or
-    ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The column ``prompt_ids`` must
-    be your own tokenisation of the prompt: a sender who can choose the prompt also decides which
-    completion looks likely after it. In a column ``round`` or ``slot``, a value that is not an
-    integer becomes None and is not replaced with this function's own count, because a sender who
-    omits the value must not get a slot. Rows that `peer_rollouts` could not pass on (column
-    `MALFORMED`) and invalid completions are rejected. In messages with images, only the text is
-    judged, though the images still distinguish groups.
+    ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``, your own tokenisation of the
+    prompt, because whoever chooses the prompt decides which completion looks likely after it. A
+    ``round`` or ``slot`` that is not an integer becomes None and is not replaced with this
+    function's own count: a sender who omits it must not get a slot. Rows that `peer_rollouts` could
+    not pass on (column `MALFORMED`) and invalid completions are rejected. In messages with images
+    only the text is judged, though the images still distinguish groups.
 
     A column `MASK` marks the tokens of tool results. The text of a row with a mask is decoded from
     its tokens; without the column, the text consists of the assistant's messages, and has no tokens
@@ -74,10 +73,8 @@ def rows_from(
 
     Args:
         kwargs: The keywords of TRL's call.
-        tokenizer: The trainer's tokenizer. None if not known; the messages are then used as they
-            are.
-        trainer: The trainer, whose limit shows which completions were cut off
-            (``finish_reason="length"``); None if not known.
+        tokenizer: The trainer's tokenizer; if None, the messages are used as they are.
+        trainer: The trainer, whose limit shows which completions were cut off, or None.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.

@@ -119,12 +119,7 @@ def verify(
             echo(table_of(source).text())
         return
     config, out = _required(config, "--config"), _required(out, "--out")
-    if out.suffix.lower() in (".html", ".htm"):
-        raise typer.BadParameter(
-            f"expected a file for verdicts such as {out.with_suffix('.jsonl')}, got {out}; "
-            "grpo-guard view makes a page of them",
-            param_hint="'--out'",
-        )
+    _require_no_page(out)
     counted, most_abstained = _verify_file(
         source, config, out, mapped=mapped or (), resume=resume, keep_going=keep_going,
         guard_of=partial(_guard, config, engine, workers, source), table=table,
@@ -135,6 +130,16 @@ def verify(
     if complaint := counted.too_many_abstained(most_abstained):
         echo(complaint, err=True)
         raise typer.Exit(3)
+
+
+def _require_no_page(out: Path) -> None:
+    """Raise BadParameter if ``--out`` names an HTML page, which `view` makes from the verdicts."""
+    if out.suffix.lower() in (".html", ".htm"):
+        raise typer.BadParameter(
+            f"expected a file for verdicts such as {out.with_suffix('.jsonl')}, got {out}; "
+            "grpo-guard view makes a page of them",
+            param_hint="'--out'",
+        )
 
 
 def _verify_file(

@@ -180,9 +180,8 @@ def different_weights(
 ) -> Guard:
     """Guard for nodes with different models: text checks and a ledger.
 
-    If you give it a model of your own, usually the policy in training, a reader on that model
-    confirms or excuses the findings proposed by rules, and finds foreign sentences not covered by
-    any rule; see `ReaderVerifier`.
+    With a model, usually the policy in training, a reader confirms or excuses what the rules find,
+    and finds foreign sentences not covered by any rule; see `ReaderVerifier`.
 
     Args:
         model: The reader's model: the policy in training as an object, or the folder or id of a
@@ -191,18 +190,15 @@ def different_weights(
             trainer trains on, see `Guard`; if ``model`` is an object, the reader uses it too. If
             None, the tokenizer of a loaded ``model`` is used. Without any tokenizer, completions
             with ids are rejected, unless an adapter decodes them with the trainer's tokenizer.
-        reader: A `SpanReader`, or the folder or id of a model to load, instead of ``model``. This
-            model need not be the policy, so its tokenizer does not decode the policy's ids: pass
-            ``tokenizer`` for that.
+        reader: A `SpanReader`, or the folder or id of a model to load, instead of ``model``. Its
+            tokenizer need not be the policy's and decodes no ids: pass ``tokenizer`` for that.
         frozen: A second model that reads alongside ``model`` but is not trained, see `SpanReader`.
         state: Folder for everything remembered about nodes, as for `same_weights`.
         policy: Policy to use instead of ``POLICIES["different_weights"]``.
-        beside, workers: As for `same_weights`.
-        length: Whether to scale the rewards of nodes that adapt their answer length to the reward.
-            Off by default: an honest model whose wrong answers tend to be short can look like such
-            a node (docs/content-verifiers.md).
+        beside, workers, ordinary: As for `same_weights`.
+        length: Whether to scale the rewards of nodes that adapt their answer length to the reward;
+            off because honest models whose wrong answers are short look alike.
         length_scaling: How to scale the rewards; passing it turns ``length`` on.
-        ordinary: As for `same_weights`.
 
     Raises:
         ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
@@ -217,12 +213,12 @@ def different_weights(
     chosen = policy or POLICIES["different_weights"]
     if scales:  # a guard file always passes a whole policy
         chosen = replace(chosen, on_long=("scale", "keep"))
+    stack = *beside, *_text_rules(store, ordinary, confirm=reads is not None)
     return guard_of(
         "different_weights",
         store,
         chosen,
-        *beside,
-        *_text_rules(store, ordinary, confirm=reads is not None),
+        *stack,
         length_scaling=_stored(length_scaling or LengthScaling(), store),
         reader=reads,
         tokenizer=tokenizer,

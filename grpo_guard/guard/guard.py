@@ -62,8 +62,7 @@ class Guard:
         length_scaling: How ``Policy(on_long="scale")`` scales; None for `LengthScaling` defaults.
         identity: Proves who sent each completion, before any other check; if None, ``node`` is
             trusted.
-        references: The task's own reference answers, used instead of those sent with completions;
-            if None, references are used as sent.
+        references: The task's own reference answers; if None, those sent with completions are used.
         failures: Treats a failing grader, or a reward that is not a finite number, as no reward, so
             that the completions leave their groups. If None, exceptions propagate and NaN stays.
         environment: Reproduces what tools and users said (`Environment`). A completion that

@@ -43,11 +43,9 @@ def create_app(
 
     Args:
         guard: The guard that judges the completions.
-        rewards: Object that answers ``/get_reward``; if None, every completion that the guard
-            accepts gets a reward of 1.
+        rewards: What answers ``/get_reward``; if None, an accepted completion gets a reward of 1.
         limits: Limits on what a request may cost.
-        token: Token required of every request except those to ``/health``, ``/docs`` and
-            ``/openapi.json``; None if no token is needed.
+        token: Required except for ``/health``, ``/docs`` and ``/openapi.json``; None for none.
         audit: Log of rejections, or None for no log.
         metrics: Where requests are counted; if None, they are counted for this process alone.
     """

@@ -28,7 +28,7 @@ def row(attack: str, metric: str, count: int, total: int) -> Summary:
     ],
 )
 def test_summary_within_limits_passes(fine: Summary) -> None:
-    end_where_broken([fine], fail_under=0.95, max_honest=0.01)
+    assert end_where_broken([fine], fail_under=0.95, max_honest=0.01) is None, "no typer.Exit"
 
 
 @pytest.mark.parametrize(
