@@ -54,9 +54,10 @@ def show(
     """
     import json
 
-    from grpo_guard.content.recurrence.stored import counting_rules, stored_convictions
+    from grpo_guard.content.recurrence.stored import stored_convictions
     from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.stored import counting_rules
 
     with bad_input(LedgerError):
         file = ledger_file(path)
@@ -104,6 +105,7 @@ def release(
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
+    from grpo_guard.nodes.stored import release_counts
 
     phrases: list[Conviction] = []
     with bad_input(LedgerError, ValueError):
@@ -112,6 +114,7 @@ def release(
             clear(file, node)
             phrases = next(iter(stored_convictions(file, node).values()), phrases)
             release_stored(file, node)
+            release_counts(file, node)
         elif not (counted := counted_in(path, book)).release(node):
             names = (name.encode("utf-8", "surrogateescape") for name in counted.log_e_values())
             raise unknown_node(path, node, names)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.nodes.intake import name_bytes, printable, stored_names
 from grpo_guard.nodes.memory import MAX_STATE
 from grpo_guard.nodes.schema import LedgerError, opened
 
@@ -51,6 +52,40 @@ def change_states(path: Path, name: str, change: Callable[[Any], bool]) -> bool:
             row = (secrets.randbits(62), json.dumps(state, separators=(",", ":")), key)
             connection.execute(_WRITE, row)
         return bool(changed)
+
+
+def counting_rules(path: Path) -> list[str]:
+    """Return the names of the rules in a store that have counted findings of any node; raises
+    LedgerError if the file cannot be read."""
+    states = stored_states(path, "")
+    return sorted(name for name, state in states.items() if _e_processes(state))
+
+
+def release_counts(path: Path, node: str) -> bool:
+    """Forget what counting rules have counted about one node; return whether any of them knew it.
+    Raises LedgerError as `change_states` does."""
+
+    def forget(state: Any) -> bool:
+        known = _e_processes(state)
+        kept = [row for row in known if not is_named(row[0], node)]
+        if len(kept) < len(known):
+            state["nodes"] = kept
+        return len(kept) < len(known)
+
+    return change_states(path, "", forget)
+
+
+def is_named(name: Any, node: str) -> bool:
+    """Whether an operator's ``node`` means the node of this name, which may have been shortened or
+    escaped when it was shown."""
+    known = {node, *(data.decode("utf-8", "surrogateescape") for data in stored_names(node))}
+    return isinstance(name, str) and (name in known or printable(name_bytes(name)) == node)
+
+
+def _e_processes(state: Any) -> list[Any]:
+    """Return the rows [name, ...] of an `EProcessMemory`; [] for the state of another memory."""
+    nodes = state.get("nodes") if isinstance(state, dict) else None
+    return nodes if isinstance(nodes, list) else []
 
 
 def _states(connection: sqlite3.Connection, name: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from grpo_guard.content.recurrence.record import Conviction, Record
 from grpo_guard.content.recurrence.sketch import SETTLED
 from grpo_guard.content.recurrence.state import conviction_from, record_to_dict
-from grpo_guard.nodes.intake import RECURRENCE_VERIFIER, name_bytes, printable, stored_names
+from grpo_guard.nodes.intake import RECURRENCE_VERIFIER, name_bytes, printable
 from grpo_guard.nodes.saved import reading
 from grpo_guard.nodes.schema import LedgerError
-from grpo_guard.nodes.stored import change_states, stored_states
+from grpo_guard.nodes.stored import change_states, is_named, stored_states
 
 NEWCOMERS: Final = "newcomers, counted together"
 
@@ -38,21 +38,16 @@ def stored_convictions(path: Path, node: str | None = None) -> dict[str, list[Co
 
 
 def release_stored(path: Path, node: str) -> bool:
-    """Forget everything that recurrence and counting rules have counted about one node; return
-    whether any of them knew it.
+    """Forget everything that recurrence has counted about one node; return whether it was known.
 
-    For recurrence the node keeps its seniority: as a newcomer it would be counted together with all
-    others, and rejected for phrases of theirs.
+    The node keeps its seniority: as a newcomer it would be counted together with all others, and
+    rejected for phrases of theirs.
 
     Raises:
         LedgerError: the file is missing, or cannot be read or written.
     """
 
     def forget(state: Any) -> bool:
-        nodes = state.get("nodes") if isinstance(state, dict) else None
-        if isinstance(nodes, list):  # e-processes, as [name, ...]
-            state["nodes"] = [row for row in nodes if not _is_named(row[0], node)]
-            return len(state["nodes"]) < len(nodes)
         names = [name for name, _ in _records(state, node)]
         for name in names:
             fresh = Record()
@@ -60,14 +55,7 @@ def release_stored(path: Path, node: str) -> bool:
             state["nodes"][name] = record_to_dict(fresh)
         return bool(names)
 
-    return change_states(path, "", forget)
-
-
-def counting_rules(path: Path) -> list[str]:
-    """Return the names of the rules in a store that have counted findings of any node."""
-    states = stored_states(path, "")
-    nodes = {n: state.get("nodes") for n, state in states.items() if isinstance(state, dict)}
-    return sorted(name for name, each in nodes.items() if each and isinstance(each, list))
+    return change_states(path, RECURRENCE_VERIFIER, forget)
 
 
 def _records(state: Any, node: str | None) -> Iterator[tuple[str, Any]]:
@@ -76,12 +64,5 @@ def _records(state: Any, node: str | None) -> Iterator[tuple[str, Any]]:
     if not isinstance(nodes, dict):
         return
     for name, record in list(nodes.items()):
-        if node is None or _is_named(name, node):
+        if node is None or is_named(name, node):
             yield name, record
-
-
-def _is_named(name: Any, node: str) -> bool:
-    """Whether an operator's ``node`` means the node of this name, which may have been shortened or
-    escaped when it was shown."""
-    known = {node, *(data.decode("utf-8", "surrogateescape") for data in stored_names(node))}
-    return isinstance(name, str) and (name in known or printable(name_bytes(name)) == node)
