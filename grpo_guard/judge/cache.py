@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_guard.core.shared_database import use_write_ahead_log
 from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
@@ -95,10 +96,15 @@ class RulingCache:
             folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}
             _for_its_owner_alone(path, folders)
             # Used by one thread at a time, but not always by the same one.
-            connection = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(_SCHEMA)
+            seconds = 0.0 if self._failed else WAIT
+            connection = sqlite3.connect(path, timeout=seconds, check_same_thread=False)
+            try:
+                use_write_ahead_log(connection, seconds)
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(_SCHEMA)
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
 

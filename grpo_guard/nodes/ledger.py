@@ -14,12 +14,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.shared_database import locked
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import changes, copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
 from grpo_guard.nodes.judging import Judging, Settings
-from grpo_guard.nodes.patience import Patience, locked, patience_with
+from grpo_guard.nodes.patience import Patience, patience_with
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, write_slots
 from grpo_guard.nodes.saved import StateError

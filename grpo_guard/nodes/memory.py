@@ -15,7 +15,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo_guard.nodes.patience import locked, patience_with
+from grpo_guard.core.shared_database import locked
+from grpo_guard.nodes.patience import patience_with
 from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.schema import connect
 from grpo_guard.nodes.store import NodeStore

@@ -9,7 +9,6 @@ free. Reading needs no lock.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -93,13 +92,6 @@ _of: dict[Path, Patience] = {}
 def patience_with(path: Path) -> Patience:
     """Return this process's `Patience` for a file."""
     return _of.setdefault(path.absolute(), Patience(path))
-
-
-def locked(error: BaseException) -> bool:
-    """Whether the error means only that another process has locked the file."""
-    return isinstance(error, sqlite3.OperationalError) and (
-        getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    )
 
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from grpo_guard.core.quoting import shown
+from grpo_guard.core.shared_database import use_write_ahead_log
 
 _MOST_COMPARED: Final = 2000
 _LONGEST: Final = 80  # number of characters of a name to compare: strangers choose names
@@ -157,7 +158,7 @@ def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.C
         uri, timeout=seconds, uri=True, isolation_level=None, check_same_thread=False
     )
     try:
-        _prepare(connection, path, create)
+        _prepare(connection, path, seconds, create)
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.DatabaseError):
@@ -198,7 +199,7 @@ def _refuse_what_others_write(path: Path) -> None:
             )
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, seconds: float, create: bool) -> None:
     with transaction(connection, "BEGIN"):  # one snapshot: another process may be creating it
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -214,7 +215,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, create: bool) -> None:
             raise LedgerError(f"{path}: expected the tables of a ledger, got none")
         return
     # A reader never waits for the writer, and a killed writer leaves whole transactions behind.
-    connection.execute("PRAGMA journal_mode = WAL")
+    use_write_ahead_log(connection, seconds)
     # FULL would survive a power cut as well, at the cost of one disk flush per batch.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
