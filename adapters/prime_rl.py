@@ -170,7 +170,7 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
     for name in algorithms:
         own = algo.ALGORITHM_CLASSES[name]
         if issubclass(own, GuardedScoring):
-            raise FrameworkError(f"prime-rl: algorithm {name!r} is guarded already")
+            raise FrameworkError(f"prime-rl: algorithm {name!r} is already guarded")
         guarded = type(f"Guarded{own.__name__}", (GuardedScoring, own), {"guard": guard})
         algo.ALGORITHM_CLASSES[name] = guarded
 

@@ -78,7 +78,7 @@ class RewardFunction:
             inner = getattr(bare, "guard", None)
             if failures.timeout is not None and not is_async and isinstance(inner, Guard):
                 raise FrameworkError(
-                    f"{name}: it is guarded already, and what its guard remembers would stay in "
+                    f"{name}: it is already guarded, and what its guard remembers would stay in "
                     "worker processes; give the limit to the inner guard"
                 )
             try:
@@ -224,7 +224,7 @@ def without_leaving_out(trainer: str) -> Cannot:
         ("on_reject", "no_gain"): f'{out}Policy(on_reject="no_gain") asks; choose on_reject="zero" '
         "or a number.",
         ("on_abstain", "skip"): f'{out}Policy(on_abstain="skip") asks; choose on_abstain="zero" '
-        "(no reward for what the guard could not look at).",
+        "(no reward for what the guard could not check).",
         ("on_long", "scale"): f"{trainer} shows its reward function one completion at a time, and "
         'Policy(on_long="scale") compares those of a group; choose on_long="keep".',
     }

@@ -154,7 +154,7 @@ def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
         raise TypeError("response_length: expected an integer")
     mask = None if sample.loss_mask is None else mask_from(sample.loss_mask, max(0, n) + 1)
     if not 0 < n <= len(tokens) or (mask is not None and len(mask) != n):
-        return {"malformed": "tokens, response_length and loss_mask do not fit"}
+        return {"malformed": "tokens, response_length and loss_mask do not match"}
     if mask is not None and not any(mask):
         return {}
     log_probs = log_probs_from(sample.rollout_log_probs, n)

@@ -95,7 +95,7 @@ def _problem(
         return "a loop of turns"
     others = [node for node, own in zip(nodes, sampled, strict=True) if not own]
     if any(read(_trains, node) is not False for node in others):
-        return "tokens that train in a message that the model did not write"
+        return "trained tokens in a message that the model did not write"
     return None
 
 
@@ -113,7 +113,7 @@ def _text_and_ids(
         if detokenizer is not None and "completion_ids" in ids:
             reader, chars = detokenizer, [(0, 0)] * len(tokens)
         elif ids and len(chars) != len(tokens):
-            ids["malformed"] = "tokens within a turn that do not train"
+            ids["malformed"] = "untrained tokens within a turn"
         given = read(Given, tokens, tuple(chars), True, known)
     return {"text": text, "given": given, "detokenizer": reader, **ids}
 
@@ -153,7 +153,7 @@ def drawn_log_probs(node: Any) -> list[float] | None:
     count = 0 if given is None else len(given)
     found = log_probs_from(given, count) if 0 < count <= most else None
     if count and found is None:
-        raise ValueError("logprobs: expected one of each drawn token")
+        raise ValueError("logprobs: expected one per sampled token")
     return found if count == sum(map(bool, node.mask)) else None
 
 
@@ -161,7 +161,7 @@ def _parent(node: Any, count: int) -> int | None:
     """The index of the parent node; None for the root."""
     at = node.parent
     if at is not None and not (type(at) is int and 0 <= at < count):
-        raise IndexError("parent: no node")
+        raise IndexError("parent: not a node")
     return at
 
 
@@ -234,7 +234,7 @@ class _Branch:
         lengths = [len(self.nodes[i].token_ids) for i in self.path]
         sizes = [len(mask) for mask in masks]
         if not all(node.token_ids for node in on) or not any(masks[0]) or sizes != lengths:
-            return {"malformed": "token_ids and masks do not fit"}
+            return {"malformed": "token_ids and masks do not match"}
         prompt = [token for i in self.before for token in self.nodes[i].token_ids]
         ids, drawn, log_probs = list[int](), list[bool](), list[float]()
         for i, mask in zip(self.path, masks, strict=True):

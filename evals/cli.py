@@ -32,7 +32,7 @@ _NAMES = {"html": "report.html", "markdown": "table.md"}
 VerifiersOption = Annotated[
     str | None,
     typer.Option(
-        help="Names separated by commas; others than logprob_bound take no options. "
+        help="Names separated by commas; only logprob_bound takes options. "
         "[default: logprob_bound; none with --guard]"
     ),
 ]
@@ -46,14 +46,14 @@ PolicyOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or generated."),
+    typer.Option(metavar="FILE", help="In GSM8K's format; else from datasets, or generated."),
 ]
 GuardOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GUARD",
-        help="Your own, FILE.yaml or preset:NAME, on this command's model and sampler; may be "
-        "repeated.",
+        help="Your own guard, FILE.yaml or preset:NAME, on this command's model and sampler; may "
+        "be repeated.",
     ),
 ]
 AttacksOption = Annotated[
@@ -69,13 +69,13 @@ CountOption = Annotated[
     typer.Option("--n", min=1, help="Honest completions. [default: 200; with --honest all]"),
 ]
 MinTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
+    int | None, typer.Option(min=1, help="Shorter ones are skipped. [default: 96, bundled 8]")
 ]
 HonestOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.jsonl",
-        help="Completions of your own model in place of sampling, in the format of grpo-guard "
+        help="Completions of your own model instead of samples, in the format of grpo-guard "
         "verify; guard files then keep their own model and sampler.",
     ),
 ]
@@ -353,7 +353,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     echo(f"wrote {out / 'results.json'}, {out / 'rows.jsonl'} and {page}")
     judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:
-        echo(f"warning: {name}: no completion offers it anything to poison", err=True)
+        echo(f"warning: {name}: no completion has anything that it could poison", err=True)
         nothing = Rate(0, 0).row()
         found += [Summary(attack=name, defence=d, metric=REJECTED, **nothing) for d in judged]
     return found

@@ -175,7 +175,7 @@ class GuardedGame:
         except AbstainError as error:
             if function.failures is None:  # raised by the function itself
                 raise
-            self.warn(f"{function.name} failed too often: nothing earns", error)
+            self.warn(f"{function.name} failed too often: no completion earns a reward", error)
             self._log({"guard/failed": 1.0})
             return None
 

@@ -275,7 +275,7 @@ def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | N
             value = filler
         ids.append(value)
     # If valid, return the original object, because the trainer copies it in its own way.
-    return (given, None) if first is None else (ids, f"no token of the vocabulary at place {first}")
+    return (given, None) if first is None else (ids, f"unknown token id at position {first}")
 
 
 def _log_probs(given: Any, length: int) -> Any:

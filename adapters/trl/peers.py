@@ -258,7 +258,7 @@ def _row(
     ids = list(map(_id_of, islice(tokens, allowed.longest + 1)))  # may be endless
     unknown = next((i for i, token in enumerate(ids) if not 0 <= token < allowed.vocabulary), None)
     if unknown is not None:
-        return filler, f"no token of the vocabulary at place {unknown}"
+        return filler, f"unknown token id at position {unknown}"
     if len(ids) > allowed.longest:
         return too_long
     if given and given[-1][1] > len(ids):
@@ -273,7 +273,7 @@ def _row(
         ended = end - 1 if end > start and ids[end - 1] in allowed.ends else end
         place = next((i for i in range(start, ended) if ids[i] in allowed.hidden), None)
         if problem is None and place is not None:
-            problem = f"special token at place {place}"
+            problem = f"special token at position {place}"
     return (ids, None) if problem is None else (filler, problem)
 
 
@@ -311,7 +311,7 @@ def _until_end(
     first = next((i for i, token in enumerate(ids) if token in ends), None)
     if first is not None:
         goes_on = any(token != pad and token not in ends for token in ids[first + 1 :])
-        return ids[: first + 1], f"goes on after its end at place {first}" if goes_on else None
+        return ids[: first + 1], f"continues after its end at position {first}" if goes_on else None
     end = len(ids)
     while end and ids[end - 1] == pad:
         end -= 1

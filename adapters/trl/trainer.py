@@ -127,7 +127,7 @@ class GuardedTrainer(ReusesForward):
         for function in trainer.reward_funcs:
             if isinstance(getattr(function, "guard", None), Guard):
                 raise FrameworkError(
-                    f"reward function {function.__name__!r} is guarded already; give a guarded "
+                    f"reward function {function.__name__!r} is already guarded; give a guarded "
                     "trainer the function itself"
                 )
         if self.guard.failures is not None:

@@ -189,7 +189,7 @@ def _unread_ids(
     if len(given) > MAX_SPANS:
         return f"{len(given)} turns, more than the limit {MAX_SPANS}"
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
-    return None if place is None else f"no token of the vocabulary at place {place}"
+    return None if place is None else f"unknown token id at position {place}"
 
 
 def _columns(data: Any, i: int) -> dict[str, Any]:

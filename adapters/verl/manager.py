@@ -246,6 +246,6 @@ def _forbid_guarded(compute_score: Any) -> None:
         function = function.args[0] if function.args else function.func
     if isinstance(getattr(function, "guard", None), Guard):
         raise FrameworkError(
-            "verl: the reward function is guarded already; give GuardedRewardManager the "
+            "verl: the reward function is already guarded; give GuardedRewardManager the "
             "function itself, or leave the manager out"
         )

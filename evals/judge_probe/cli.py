@@ -33,7 +33,7 @@ def probe(
         ),
     ] = "prose",
     n: Annotated[int, typer.Option(min=1, help="Problems.")] = 40,
-    seed: Annotated[int, typer.Option(help="Equal seeds fire equal cases.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same cases.")] = 0,
     reference: Annotated[bool, typer.Option(help="Give the judge the answers.")] = False,
     whole: Annotated[
         bool, typer.Option("--whole", help="Probe the whole guard, not only its judge.")

@@ -38,8 +38,8 @@ _CONTROLS: Final = (
 
 
 _NOTHING: Final = (
-    "Accepted poison earns nothing if it was found, but its answer is wrong: a grader pays nothing "
-    "for it, so that it teaches nothing. The rates count it as not rejected."
+    "Accepted poison that was found earns nothing if its answer is wrong: no grader pays for it, "
+    "so it teaches nothing. The rates count it as not rejected."
 )
 
 

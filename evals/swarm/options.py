@@ -38,8 +38,8 @@ class SwarmOptions:
         list[str] | None,
         typer.Option(
             metavar="GUARD",
-            help="Your own, FILE.yaml or preset:NAME, on the nodes' model and sampler; may be "
-            "repeated.",
+            help="Your own guard, FILE.yaml or preset:NAME, on the nodes' model and sampler; may "
+            "be repeated.",
         ),
     ] = None
     setting: Annotated[
@@ -73,7 +73,7 @@ class SwarmOptions:
     share: Annotated[
         str | None,
         typer.Option(
-            metavar="F/M,...", help="Malicious nodes out of all, a row each; replaces both."
+            metavar="F/M,...", help="Malicious nodes of all, one row each; replaces these two."
         ),
     ] = None
     leaves: Annotated[
@@ -126,7 +126,7 @@ class SwarmOptions:
         str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
     ] = None
     engine: Annotated[
-        EngineName, typer.Option(help="In one process, or each node a Ray actor.")
+        EngineName, typer.Option(help="One process, or each node as a Ray actor.")
     ] = "local"
     every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 10
     workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1

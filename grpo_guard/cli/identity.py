@@ -31,7 +31,7 @@ def new(
             key.write(path)
         except FileExistsError:
             raise FileExistsError(
-                f"{path}: expected a new file, got an existing one; overwriting it loses its key"
+                f"{path}: expected a new file, got an existing one; overwriting loses the key"
             ) from None
     _tell(key.public)
 

@@ -142,7 +142,7 @@ def _describe(config: Path, guard: Guard) -> None:
     echo(f"  verifiers: {', '.join(_names(guard.verifier))}")
     rejected, abstained = guard.policy.rules("on_reject"), guard.policy.rules("on_abstain")
     echo(f"  rejected: {', else '.join(map(str, rejected))}")
-    echo(f"  not looked at: {', else '.join(map(str, abstained))}")
+    echo(f"  not checked: {', else '.join(map(str, abstained))}")
     for field, idle in idle_without(guard.verifier).items():
         echo(f"  without {field}: {'; '.join(idle)}")
 

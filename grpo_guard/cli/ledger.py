@@ -93,7 +93,7 @@ def release(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="The guard's state folder, or a SQLite file.")
     ],
-    node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
+    node: Annotated[str, typer.Argument(help="The node that was wrongly found hard.")],
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
 ) -> None:
     """Clear a node: its past no longer counts. Exit 2 if the ledger or the node is unknown.

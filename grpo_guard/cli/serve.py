@@ -31,12 +31,12 @@ def serve(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after which the answer is to abstain.")
+        float, typer.Option(min=0.1, help="Seconds after which the guard abstains.")
     ] = 120.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Batches judged at once.")] = 8,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 1024,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Completions judged together, over several requests.")
+        int, typer.Option(min=1, help="Completions of several requests judged together.")
     ] = 64,
     batch_wait_ms: Annotated[
         float, typer.Option(min=0.1, help="How long a request waits for the running batch.")

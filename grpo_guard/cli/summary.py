@@ -42,7 +42,7 @@ _REMEDIES_OF_REASONS = {
     _ALONE: "mix the rows of the nodes, so that each batch has several",
     "no other completion of this prompt": "add the other completions of each prompt",
 }
-_ONE_SENDER = "all rows name one sender: leave node out of them, or add the rows of the others"
+_ONE_SENDER = "all rows name one sender: leave out node, or add the rows of the others"
 
 _OWN_WORDS = "if honest work says this, pass its words: ordinary: [WORD, ...] in the guard file"
 REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_WORDS}

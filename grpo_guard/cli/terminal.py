@@ -154,7 +154,7 @@ def _with_nearest(message: str) -> str:
     """Extend the refusal of a choice with the choice that was probably meant."""
     message = message.replace("Value error, ", "")
     if re.search(r"unexpected extra argument.*\.(ya?ml|jsonl|parquet)\b", message):
-        return f"{message}; one file of completions is read, and a guard file follows -c"
+        return f"{message}; give one file of completions, and a guard file after -c"
     found = _NO_CHOICE.search(message)
     nearest = near(re.findall(r"'([^']*)'", found[2]), found[1]) if found else []
     return f"{message.rstrip('.')}; did you mean {nearest[0]!r}?" if nearest else message

@@ -81,13 +81,13 @@ def verify(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="One verdict a line, same order; - is stdout."),
+        typer.Option("--out", "-o", help="One verdict per line, same order; - is stdout."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the verdicts that OUT holds already.")
+        bool, typer.Option("--resume", help="Continue after the verdicts already in OUT.")
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
+        bool, typer.Option("--keep-going", help="Reject malformed lines instead of stopping.")
     ] = False,
     mapped: Mapped = None,
     engine: Annotated[
@@ -95,7 +95,7 @@ def verify(
     ] = Engine.local,
     workers: WorkersOption = None,
     summary: Annotated[
-        Format, typer.Option("--format", help="Of the summary at the end.")
+        Format, typer.Option("--format", help="Format of the summary.")
     ] = Format.table,
     table: Table = False,
 ) -> None:
@@ -181,7 +181,7 @@ def _verify_file(
             with writing(out):
                 _verify_all(rows, guard, written, done, counted, _input(source, mapped, out))
         except KeyboardInterrupt:
-            echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
+            echo(f"stopped; {out} holds the first verdicts, --resume continues", err=True)
             raise typer.Exit(130) from None
     return counted, guard.policy.max_abstain_rate
 
@@ -359,7 +359,7 @@ def _done(out: Path, rows: Rows, source: Path) -> int:
     if not out.exists():
         return 0
     if out.is_symlink() or not out.is_file():
-        raise InputError(f"{out}: (file): expected a file to go on with, got none")
+        raise InputError(f"{out}: (file): expected a file to continue, got none")
     with out.open("rb+") as file:
         whole = 0
         for line in file:

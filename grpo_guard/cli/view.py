@@ -55,7 +55,7 @@ def view(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--in", "-i", help="The completions that were verified. [default: where they were]"
+            "--in", "-i", help="The completions that were verified. [default: what verify read]"
         ),
     ] = None,
     out: Annotated[
@@ -64,7 +64,7 @@ def view(
     mapped: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", metavar="FIELD=NAME", help="As for grpo-guard verify. [default: as then]"
+            "--map", metavar="FIELD=NAME", help="As for grpo-guard verify. [default: as used there]"
         ),
     ] = None,
     most: Annotated[

@@ -23,7 +23,7 @@ def on_model(kind: Any, model: Any, tokenizer: Any, **options: Any) -> Completio
             raise TypeError(
                 f"tokenizer: expected None with the name of a model, which is loaded with its own, "
                 f"got a {type(tokenizer).__name__}. In training, pass the model object that is "
-                "trained, in place of its name: a loaded copy does not learn"
+                "trained, not its name: a loaded copy does not learn"
             )
         loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
         return loaded
@@ -54,7 +54,7 @@ def reader_of(
         )
     if given is None:
         if frozen is not None:
-            raise TypeError("frozen: expected None without a model for it to read along with")
+            raise TypeError("frozen: expected None if there is no other reader")
         return None
     from grpo_guard.logprob.reader.reader import SpanReader
 

@@ -19,7 +19,7 @@ NO_OPTIONS = frozenset(
     {"preset", "policy", "environment", "identity", "references", "tokenizer", "log", "workers"}
 )  # keys of the guard itself, not passed to a preset as options
 _INSTEAD = {
-    "verifier": "a preset is a whole guard, and verifiers of your own go into its list beside:",
+    "verifier": "a preset is a complete guard; put verifiers of your own into its list beside:",
     "ledger": "a preset keeps one itself, in the folder state:",
     "only": "restrict a verifier in its list beside:",
     "alpha": "its verifiers have no budget to share",

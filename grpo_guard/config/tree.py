@@ -80,7 +80,7 @@ def not_a_node(node: Any) -> str:
     if isinstance(node, str):
         name = next(iter(near(names(VERIFIERS), node)), "NAME")
         return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
-    several = "; several verifiers are written {all: [...]}" if isinstance(node, list) else ""
+    several = "; write several verifiers as {all: [...]}" if isinstance(node, list) else ""
     return f"expected a mapping such as {{type: screens}}, got {shown(node)}{several}"
 
 
@@ -178,7 +178,7 @@ class _Builder:
             model = verifier_options(kind)
         except UnknownNameError as error:
             module, dot, attribute = str(name).rpartition(".")
-            own = f"; a class of your own is written {module}:{attribute}" if dot else ""
+            own = f"; write a class of your own as {module}:{attribute}" if dot else ""
             hint = "" if ":" in str(name) else own
             raise ConfigError(f"{where}.type: {error}{hint}") from None
         except ImportError as error:

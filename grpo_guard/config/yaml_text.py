@@ -18,7 +18,7 @@ def _got(data: object) -> str:
     if data is None:
         return "an empty file; grpo-guard init writes one"
     if isinstance(data, str):
-        return "one text; a colon is followed by a blank"
+        return "a single text; write a space after each colon"
     return "a list" if isinstance(data, list) else f"a {type(data).__name__}"
 
 
@@ -138,16 +138,16 @@ def _remedy(problem: str, lines: list[str], at: int, begun: int) -> str | None:
     """
     line = lines[at] if at < len(lines) else ""
     if r"\t" in problem or "\t" in line[: len(line) - len(line.lstrip())]:
-        return "YAML is indented with blanks, not with tabs"
+        return "indent YAML with spaces, not with tabs"
     if "quoted scalar" in problem:
         return f"is the quote that opens in line {begun} closed?"
     if "',' or" in problem:
         return f"is the bracket that opens in line {begun} closed, with a comma between entries?"
     if "<block end>" in problem or "mapping values" in problem or "expected ':'" in problem:
-        colon = "" if "<block" in problem else ", and is a text with `: ` in quotes"
+        colon = "" if "<block" in problem else ", and is every text with `: ` in quotes"
         dash = line.lstrip().startswith("-")
         above = range(at, 0, -1) if dash else ()
         same = next((n for n in above if lines[n - 1].lstrip().startswith("-")), None)
-        which = "the keys beside it" if same is None else f"the one in line {same}"
+        which = "the keys next to it" if same is None else f"the one in line {same}"
         return f"is {'`-`' if dash else 'it'} indented as {which}{colon}?"
     return None

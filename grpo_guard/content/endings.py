@@ -43,7 +43,7 @@ def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
     if count <= FEW or not (verdict.accepted or verdict.findings):
         return verdict
     least = "at least " if count == MOST else ""
-    message = f"ends with {least}{count} marks of the end of a text"
+    message = f"ends with {least}{count} end tokens"
     finding = Finding("end_marks", message, char_span=(start, len(text)))
     if verdict.rejected:
         return replace(verdict, findings=(*verdict.findings, finding))

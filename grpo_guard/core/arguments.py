@@ -105,7 +105,7 @@ def expected_verifier(where: str, got: object) -> TypeError:
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
-        remedy = "a decorator takes the verifier, in brackets"
+        remedy = "give the verifier to the decorator, in brackets"
         if where != "Guard.verifier":  # a list member was never meant as a decorator
             remedy = (
                 "write a subclass of CompletionVerifier whose verify(batch) returns a verdict for "
@@ -113,9 +113,9 @@ def expected_verifier(where: str, got: object) -> TypeError:
             )
         hint = f"the function {got.__name__!r}; {remedy}"
     elif isinstance(got, str):
-        hint = f"{shown(got)}; names are for guard files, in Python write its class"
+        hint = f"{shown(got)}; names work only in guard files, in Python use the class"
     elif hasattr(got, "verifier") and hasattr(got, "with_policy"):
-        hint = "a guard, which is complete; use it by itself, or write guard.verifier for its part"
+        hint = "a guard, which cannot be part of another; use it alone, or take its guard.verifier"
     elif isinstance(got, Iterable):
         hint = f"a {type(got).__name__}; write AllOf(*verifiers)"
     else:
@@ -201,7 +201,7 @@ def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
     """Return a list of verifiers as a tuple; raise TypeError if it is not a list or tuple."""
     if isinstance(got, list | tuple):
         return tuple(got)
-    one = f"; a list of one is written [{type(got).__name__}(...)]"
+    one = f"; write a list of one as [{type(got).__name__}(...)]"
     hint = "" if isinstance(got, str | bytes | type(None)) else one
     raise TypeError(f"{where}: expected a list of verifiers, got {shown(got)}{hint}")
 

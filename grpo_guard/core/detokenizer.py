@@ -141,14 +141,14 @@ class Detokenizer:
         if self.known:
             place = next((i for i, token in enumerate(ids) if token not in self.known), None)
             if place is not None:
-                return f"no token of the vocabulary at place {place}"
+                return f"unknown token id at position {place}"
         for start, end in between(given, len(ids)):
             closed = end > start and ids[end - 1] in self.ends
             turn = ids[start : end - closed]
             if not self.hidden.isdisjoint(turn):
                 place = next(i for i, token in enumerate(turn) if token in self.hidden)
-                what = "goes on after its end" if turn[place] in self.ends else "special token"
-                return f"{what} at place {start + place}"
+                what = "continues after its end" if turn[place] in self.ends else "special token"
+                return f"{what} at position {start + place}"
         return None
 
     def plain(self, ids: Sequence[int]) -> str:

@@ -85,4 +85,4 @@ def require_other(out: Path, *read: Path) -> None:
     """Raise FileExistsError if the output would overwrite one of the input files."""
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):
-            raise FileExistsError(f"{out}: expected another file than the one that is read")
+            raise FileExistsError(f"{out}: expected another file than the input")

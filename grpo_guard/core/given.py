@@ -58,7 +58,7 @@ class Given:
             ValueError: a key is unknown, or the spans do not have the form required above.
         """
         if not {"tokens", "chars"}.issuperset(data):
-            raise ValueError("an object with tokens and chars alone")
+            raise ValueError("an object with only tokens and chars")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
@@ -77,7 +77,7 @@ class Given:
             ("chars", given.chars, chars),
         ):
             if spans and spans[-1][1] > end:
-                raise ValueError(f"{name} that end by {end}")
+                raise ValueError(f"{name} that end at {end} or before")
         return given if given.chars else None
 
 
@@ -100,7 +100,7 @@ def stretches(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def _spans(name: str, value: Any, *, least: int) -> tuple[Span, ...]:
-    form = f"{name} as at most {MAX_SPANS} spans [start, end), in order and apart"
+    form = f"{name} as at most {MAX_SPANS} spans [start, end), in order and not overlapping"
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ValueError(form)
     spans: list[Span] = []

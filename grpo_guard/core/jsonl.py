@@ -117,7 +117,7 @@ def _check_size(text: bytes, most: int) -> None:
         brackets = bare.translate(None, _NOT_BRACKETS)
         opened = brackets.count(b"[") + brackets.count(b"{")
         if len(brackets) > 2 * opened:
-            raise InputError("expected a JSON object, got invalid JSON (more closed than opened)")
+            raise InputError("expected a JSON object, got invalid JSON (unmatched brackets)")
         if bare.count(b",") + bare.count(b":") + LIST_VALUES * opened <= most:
             if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
                 raise InputError("expected a JSON object, got one nested too deeply")

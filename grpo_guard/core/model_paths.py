@@ -79,7 +79,7 @@ def unreached(name: str) -> str | None:
         socket.create_connection(at, timeout=_SECONDS).close()
     except (OSError, ValueError) as error:
         # Other errors could quote the address.
-        why = (error.strerror or error) if isinstance(error, OSError) else "no HTTP address"
+        why = (error.strerror or error) if isinstance(error, OSError) else "not an HTTP address"
         return (
             f"expected a model's folder or a model fetched before, got {name!r:.200} while "
             f"{host_of(hub)} cannot be reached ({why}); write the path of a folder"
@@ -92,7 +92,7 @@ def _not_on_a_hub(name: str) -> str | None:
     expected = "expected a model's folder or an id NAME/MODEL"
     if "/" not in name and _WITHOUT_OWNER.fullmatch(name) is None:
         return (
-            f"{expected}, got {name!r:.200}, which is no folder in {Path.cwd()}; write the "
+            f"{expected}, got {name!r:.200}, which is not a folder in {Path.cwd()}; write the "
             "folder's path, or the id with its owner"
         )
     on = (key for key in _OFFLINE if os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE"))

@@ -76,7 +76,7 @@ METHODS: Final = {
 }
 """Name of a public method before 0.3.0 -> its current name."""
 REMOVED: Final = {
-    f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
+    f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, because no package index has "
     "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
 }
 """Name in 0.2.0 -> why it was removed, and what to use instead."""

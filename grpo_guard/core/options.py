@@ -270,13 +270,13 @@ def _hint(kind: Any, expected: str, data: Any) -> str:
     if isinstance(data, str) and (nearest := near(words, data)):
         return f"; did you mean {nearest[0]!r}?"
     if isinstance(data, bool) and words:
-        return "; YAML reads yes, no, on and off as true and false, put the word in quotes"
+        return "; YAML reads yes, no, on and off as true and false; put the word in quotes"
     if isinstance(data, bool | int | float) and "text" in expected:
         return "; in quotes it is text"  # "run: 7" is a number to YAML
     if isinstance(data, str) and expected.startswith("list of text"):
-        return "; a list of one is written [NAME]"
+        return "; write a list of one as [NAME]"
     if isinstance(data, str) and "number" in expected and "text" not in expected:
-        return "; a number is written without quotes or units, such as 0.001"
+        return "; write numbers without quotes or units, such as 0.001"
     return ""
 
 

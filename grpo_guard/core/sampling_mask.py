@@ -49,7 +49,7 @@ class SamplingMask:
         n = len(completion.completion_ids)
         if len(counts) != n or any(count < 0 for count in counts) or sum(counts) != len(ids):
             raise ValueError(
-                f"{KEY}: expected {n} counts, one a token, that add up to {len(ids)} ids, got "
+                f"{KEY}: expected {n} counts, one per token, that add up to {len(ids)} ids, got "
                 f"{len(counts)} with the sum {sum(counts)}"
             )
         ends = pairwise(accumulate(counts, initial=0))
@@ -67,9 +67,9 @@ class SamplingMask:
     def _require_of(self, drawn: Sequence[int]) -> None:
         for place, (token, kept) in enumerate(zip(drawn, self.kept, strict=True)):
             if kept and token not in kept:
-                raise ValueError(f"{KEY}: the token drawn at place {place} is not in its own mask")
+                raise ValueError(f"{KEY}: the token at position {place} is not in its own mask")
             if len(set(kept)) != len(kept):
-                raise ValueError(f"{KEY}: a token is twice in the mask of place {place}")
+                raise ValueError(f"{KEY}: a token is twice in the mask of position {place}")
 
 
 def claimed_mask(completion: Completion) -> Any:

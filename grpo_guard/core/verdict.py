@@ -194,7 +194,7 @@ class Verdict:
         if not isinstance(self.cause, Cause):
             raise TypeError(
                 f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
-                "words for a person go into message="
+                "put explanations into message="
             )
         if type(self.outcome) is not Outcome:
             got = shown(self.outcome)
@@ -321,7 +321,7 @@ def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict
 
 def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
     if unknown := fields.keys() - _FIELDS:
-        words = "" if maker == "accept" else "; words for a person go into message="
+        words = "" if maker == "accept" else "; put explanations into message="
         raise TypeError(
             f"{maker}: expected {', '.join(sorted(_FIELDS))}, got {min(unknown)!r}{words}"
         )

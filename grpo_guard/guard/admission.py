@@ -175,7 +175,7 @@ def _read_ids(
             continue
         if detokenizer is None:
             _log_unread()
-            problem = f"completion_ids that nobody compares with the text; {REMEDY}"
+            problem = f"completion_ids that no verifier compares with the text; {REMEDY}"
             known[i] = reject("exchange", Cause.MALFORMED, problem)
             continue
         try:

@@ -90,7 +90,7 @@ def _problem(path: Path, make: bool) -> str | None:
             return f"in a folder that does not exist and cannot be made ({why})"
     there = path if path.exists() else folder
     if there.exists() and not os.access(there, os.W_OK):
-        return "which this process may not write; change its rights, or name another"
+        return "which this process may not write; change its permissions, or name another"
     return None
 
 

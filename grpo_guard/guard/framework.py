@@ -161,7 +161,7 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
     if best:
         raise FrameworkError(
             f"cannot tell which trainer calls {shown}: {' and '.join(best)} recognise it. "
-            f"Say which with framework={' or framework='.join(map(repr, best))}."
+            f"Choose one with framework={' or framework='.join(map(repr, best))}."
         )
     conventions = "; ".join(
         f"{name}: {', '.join(sorted(asked))}" for name, asked in sorted(known.items())
@@ -171,7 +171,7 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
         f"cannot tell which trainer calls {shown}. Known by their parameters: {conventions}. "
         + (f"Known by name only: {', '.join(by_name)}. " if by_name else "")
         + "".join(f"Not loaded: {name} ({why}). " for name, why in sorted(broken.items()))
-        + "Say framework=... to override."
+        + "Set framework=... to override."
     )
 
 

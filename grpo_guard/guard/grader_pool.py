@@ -190,7 +190,7 @@ class WorkerProcess:
         known = digest in self._known
         try:
             self._line.send_bytes(pickle.dumps((digest, b"" if known else source, arguments)))
-            reply = self._read(START_LIMIT, f"a worker process did not begin in {START_LIMIT} s")
+            reply = self._read(START_LIMIT, f"a worker process did not start in {START_LIMIT} s")
             if reply[0] != "begun":
                 return reply
             if not known:

@@ -112,7 +112,7 @@ class RulingCache:
         if not self._failed:
             # The error may quote the file, which others may have written.
             reason = one_line(f"{type(error).__name__}: {error}", 200)
-            logger.warning("judge cache %s: %s; going on without it", self._path, reason)
+            logger.warning("judge cache %s: %s; continuing without it", self._path, reason)
         self._failed = True
 
 

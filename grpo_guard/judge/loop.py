@@ -81,4 +81,4 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
         except BaseException:
-            logger.exception("the judge's event loop was interrupted, and goes on")
+            logger.exception("the judge's event loop was interrupted, and continues")

@@ -196,7 +196,7 @@ class JsonMode(VerdictMode):
             message = f"the judge's answer is not a verdict: {where}: {problem['msg']}"
             return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         if _repeats_a_field(reply.text):
-            message = "the judge's answer is not a verdict: it has a field twice"
+            message = "the judge's answer is not a verdict: a field occurs twice"
             return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         # The judge saw marks for spaces and look-alikes for brackets, and can quote either form.
         evidence, text = (read_back(t.replace(MARK, " ")) for t in (answer.evidence, text))

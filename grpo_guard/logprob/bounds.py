@@ -91,7 +91,7 @@ class LogProbBoundVerifier(LogProbVerifier):
     def idle_without(self) -> Mapping[str, str]:
         if not self._node_alpha:
             return {}
-        return {"node": "takes all completions for one node's"}
+        return {"node": "treats all completions as one node's"}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the accumulated evidence about nodes, as plain JSON values."""

@@ -178,7 +178,7 @@ def _encoded(verifier: LogProbVerifier, index: int, completion: Completion) -> E
     given = completion.sampler_logprobs
     if given is not None and len(given) != len(completion.completion_ids):
         raise CalibrationError(
-            f"sampler_logprobs: expected {len(completion.completion_ids)} numbers, one a token, "
+            f"sampler_logprobs: expected {len(completion.completion_ids)} numbers, one per token, "
             f"got {len(given)}",
             index,
         )

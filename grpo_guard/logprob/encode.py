@@ -161,7 +161,7 @@ class Encoder:
         # In text, special tokens are visible, so only tokens after an EOS can be smuggled in.
         for start, end in between(given, len(ids)):
             if not self.eos_ids.isdisjoint(ids[start : max(start, end - 1)]):
-                raise malformed("the text goes on after the end of the sequence")
+                raise malformed("the text continues after the end of the sequence")
         self._require_declared_length(ids, given, retokenised=True)
         return ids, given
 

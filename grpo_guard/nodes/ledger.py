@@ -275,7 +275,7 @@ class EvidenceLedger:
                 self._patience.served()
                 self._patience.behind(self, 0)
             if self.degraded is not None:
-                logger.warning("ledger %s: written again; %d batches lost", self.path, self.lost)
+                logger.warning("ledger %s is writable again; %d batches lost", self.path, self.lost)
                 self.degraded = None
 
     def _try(self, job: Job, connection: sqlite3.Connection) -> None:

@@ -141,7 +141,7 @@ class NodeMemory(Memory):
             pairs = {pair: EProcess.of_row(row, len(BETS), _CAP) for pair, row in rows.items()}
             known = all(a in nodes and b in nodes for a, b in pairs)
             if len(nodes) > self.max_nodes or not known:
-                raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
+                raise ValueError(f"{len(nodes)} nodes, but max_nodes is {self.max_nodes}")
         with self._lock:
             self._nodes, self._pairs = nodes, pairs
 

@@ -185,7 +185,7 @@ class Memory:
         if self._dropped:
             self.lost, lost, self._dropped = self.lost + self._dropped, self._dropped, 0
             logger.warning(
-                "%s is written again, but %d changes of %s are lost: more than %d waited, and "
+                "%s can be written again, but %d changes of %s are lost: more than %d waited, and "
                 "another process has written meanwhile", self._path, lost, self._key, MAX_UNWRITTEN,
             )  # fmt: skip
         for change in self._unwritten:

@@ -71,7 +71,7 @@ class Patience:
         """Record that a write succeeded."""
         if self._waits_from is not None:
             self._waits_from = None
-            logger.warning("%s is written again", self.path)
+            logger.warning("%s can be written again", self.path)
 
     def behind(self, who: object, batches: int) -> None:
         """Record how many batches of one ledger or memory are waiting to be written."""

@@ -39,7 +39,7 @@ def require_format(state: Any, number: int) -> None:
     """Raise ValueError unless ``state`` is a mapping of this format."""
     if not isinstance(state, dict) or state.get("format") != number:
         got = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise ValueError(f"format {got!r:.40} where {number} is read")
+        raise ValueError(f"format {got!r:.40}, but {number} is expected")
 
 
 def whole(value: Any) -> int:

@@ -269,7 +269,7 @@ SMUGGLED = {
     "padding behind the end": [55, END, PAD, PAD],
     "padding": [55, PAD, PAD],
     "a special token first": [CALL, 55, END],
-    "no token of the vocabulary": [55, 0x110003, END],
+    "unknown token id": [55, 0x110003, END],
 }
 
 

@@ -68,7 +68,7 @@ def test_new_creates_a_key_and_show_prints_the_public_key(tmp_path: Path) -> Non
     assert fingerprint(key.public) in shown.output
     again = invoke("identity", "new", path)
     assert again.exit_code == 2
-    assert "overwriting it loses its key" in again.output
+    assert "overwriting loses the key" in again.output
     assert SigningKey.read(path).public == key.public
 
 
@@ -85,7 +85,7 @@ def test_verify_counts_signers_and_refusal_reasons(keys: Path, sent: Path) -> No
         "1  refused: forged",
         "1  refused: wrong_key",
         "1  refused: unsigned",
-        "completion 3: its signature does not fit what it signs",
+        "completion 3: its signature does not match its content",
     ):
         assert expected in done.output
 

@@ -60,7 +60,7 @@ SHOUTING, LEARNING = Shouting(), Learning()
 CALLS = {
     "one verifier beside": (
         lambda: presets.different_weights(beside=Shouting()),
-        r"beside: expected a list of verifiers, got Shouting; a list of one is written \[Shouting",
+        r"beside: expected a list of verifiers, got Shouting; write a list of one as \[Shouting",
     ),
     "a class beside": (
         lambda: presets.different_weights(beside=[Shouting]),
@@ -68,7 +68,7 @@ CALLS = {
     ),
     "a name beside": (
         lambda: presets.different_weights(beside=["screens"]),
-        "expected a CompletionVerifier, got 'screens'; names are for guard files",
+        "expected a CompletionVerifier, got 'screens'; names work only in guard files",
     ),
     "a policy's name": (
         lambda: presets.different_weights(policy="drop"),
@@ -242,7 +242,7 @@ CALLS = {
     ),
     "a guard for a verifier": (
         lambda: guard(Guard(Shouting())),
-        "Guard.verifier: .*got a guard, which is complete; use it by itself, or write guard.verif",
+        "Guard.verifier: .*got a guard, which cannot be part of another; use it alone, or take its",
     ),
     "a guard beside": (
         lambda: presets.different_weights(beside=[Guard(Shouting())]),
@@ -315,7 +315,7 @@ CALLS = {
     "a class in a restriction": (lambda: only(Shouting, task="x"), "got the class Shouting; write"),
     "a decorator without a verifier": (
         lambda: guard(reward),
-        "Guard.verifier: expected .*got the function 'reward'; a decorator takes the verifier",
+        "Guard.verifier: expected .*got the function 'reward'; give the verifier to the decorator",
     ),
     "a policy in a mapping": (
         lambda: Guard(Shouting(), policy={"on_reject": "drop"}),
@@ -343,7 +343,7 @@ CALLS = {
     ),
     "words for a cause": (
         lambda: reject("x", "because"),
-        "Verdict.cause: expected a Cause such as .*got 'because'; .* go into message=",
+        "Verdict.cause: expected a Cause such as .*got 'because'; .* into message=",
     ),
     "a kind of finding": (
         lambda: ArithmeticVerifier(severity={"wrong-equation": "report"}),

@@ -88,7 +88,7 @@ FILES = {
     ),
     "a list of verifiers": (
         "verifier: [{type: screens}]",
-        r"verifier: expected .*got a list; several verifiers are written \{all: \[...\]\}",
+        r"verifier: expected .*got a list; write several verifiers as \{all: \[...\]\}",
     ),
     "beside without a list": (
         "preset: different_weights\nbeside: {type: code}",
@@ -108,7 +108,7 @@ FILES = {
     ),
     "a class with a dot": (
         "verifier: {type: my_rules.Shouting}",
-        "got 'my_rules.Shouting'; a class of your own is written my_rules:Shouting",
+        "got 'my_rules.Shouting'; write a class of your own as my_rules:Shouting",
     ),
     "a path to no model": (
         f"{SAME}model: ./nowhere",
@@ -120,7 +120,7 @@ FILES = {
     ),
     "a word that is no folder": (
         f"{SAME}model: nowhere",
-        "model: expected a model's folder or an id NAME/MODEL, got 'nowhere', which is no folder",
+        "model: expected a model's folder or an id NAME/MODEL, got 'nowhere', which is not a",
     ),
     "an option of a log-prob verifier": (
         f"verifier: {{type: logprob_bound, modle: x, {SAMPLING}}}",
@@ -160,12 +160,12 @@ FILES = {
     "a list in place of a file": ("- a", r"\(file\): expected a mapping such as .*got a list"),
     "no blank behind a colon": (
         "preset:different_weights",
-        "got one text; a colon is followed by a blank",
+        "got a single text; write a space after each colon",
     ),
     "neither preset nor verifier": ("alpha: 0.001", "expected verifier: or preset:, got neither"),
     "a number with a unit": (
         "alpha: 0.1 %\nverifier: {type: screens}",
-        "alpha: expected number, got 5 characters of text; a number is written without",
+        "alpha: expected number, got 5 characters of text; write numbers without",
     ),
     "a number out of range": ("alpha: 5\nverifier: {type: screens}", "number less than 1, got 5"),
     "text in place of a switch": (
@@ -178,9 +178,9 @@ FILES = {
     ),
     "a key with another indentation": (
         "preset: different_weights\nsampling:\n  engine: x\n temperature: 1\n",
-        "line 4, column 2: ` temperature: ...`; is it indented as the keys beside it?",
+        "line 4, column 2: ` temperature: ...`; is it indented as the keys next to it?",
     ),
-    "a tab": ("verifier:\n\ttype: screens", "line 2.*YAML is indented with blanks, not with tabs"),
+    "a tab": ("verifier:\n\ttype: screens", "line 2.*indent YAML with spaces, not with tabs"),
     "an open quote": (
         'preset: different_weights\ncoin: "run\n',
         "line 3, column 1; is the quote that opens in line 2 closed?",
@@ -341,7 +341,7 @@ def test_hubs_address_is_shown_without_its_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     for address, shown in (
         ("http://user:secret@127.0.0.1:9/x?token=secret", "http://127.0.0.1:9 cannot be reached"),
-        ("http://user:secret@[::/x", r"that cannot be read cannot be reached \(no HTTP address"),
+        ("http://user:secret@[::/x", r"that cannot be read cannot be reached \(not an HTTP"),
     ):
         monkeypatch.setenv("HF_ENDPOINT", address)
         with pytest.raises(ConfigError, match=shown) as caught:

@@ -92,7 +92,7 @@ def test_input_file_is_not_overwritten(files, command, read):
     options = ["-c", files / "guard.yaml", files / "in.jsonl", "-o", files / read]
     result = CliRunner().invoke(app, [*command, *map(str, options)])
     assert result.exit_code == 2
-    assert "expected another file than the one that is read" in result.stderr
+    assert "expected another file than the input" in result.stderr
     assert [(files / name).read_text() for name in ("in.jsonl", "guard.yaml")] == before
 
 
@@ -258,7 +258,7 @@ def test_a_single_sender_is_told_to_leave_node_out(files):
     rows = [{"prompt": f"What is {i} + 1?", "text": f"It is {i + 1}."} for i in range(20)]
     result = run(files, *(json.dumps(row | {"node": "ann"}) for row in rows))
     assert "abstain 20/20" in result.output
-    assert "Remedy: all rows name one sender: leave node out of them, or add the rows" in (
+    assert "Remedy: all rows name one sender: leave out node, or add the rows" in (
         " ".join(result.output.split())
     )
     assert "longer completions" not in result.output

@@ -26,7 +26,7 @@ def test_resume_continues_where_the_run_stopped(files, monkeypatch):
     )
     result = verify(files)
     assert result.exit_code == 130
-    assert "--resume goes on" in result.output
+    assert "--resume continues" in result.output
     assert [v["index"] for v in rows_of(files)] == list(range(128))
     with (files / "out.jsonl").open("a") as out:
         out.write('{"index": 128, "outc')  # a line that a crash cut short

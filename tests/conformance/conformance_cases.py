@@ -67,7 +67,7 @@ class Answers(Backend):
     async def ask(self, requests: Sequence[Any], *, timeout: float) -> list[Reply]:
         text = requests[0].messages[1]["content"]
         if GARBLED in text:
-            raise BackendError("the provider's answer holds no choices", retry=False)
+            raise BackendError("the provider's answer has no choices", retry=False)
         said = "no" if DENIED in text else "yes"
         return [Reply(said, first_token=((said, -0.01),), tokens_in=1)]
 

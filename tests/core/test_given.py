@@ -39,7 +39,7 @@ def test_sender_spans_are_claims_that_exempt_nothing():
     assert one.context is one.verified_spans is None
     assert own_words([one]) == [one]
     for more in ("masked", "known"):
-        with pytest.raises(CompletionError, match="tokens and chars alone"):
+        with pytest.raises(CompletionError, match="only tokens and chars"):
             Completion("p", "abcd", given={**sent, more: True})
 
 
@@ -71,7 +71,7 @@ def test_token_spans_need_ids_and_matching_char_spans():
     assert Completion("p", "text", given=spans).given == Given(chars=((0, 2),))
     with pytest.raises(CompletionError, match="as many spans"):
         Completion("p", "text", completion_ids=[1, 2], given={"chars": [[0, 2]]})
-    with pytest.raises(CompletionError, match="tokens that end by 2"):
+    with pytest.raises(CompletionError, match="tokens that end at 2"):
         Completion("p", "text", completion_ids=[1, 2], given=spans | {"tokens": [[1, 3]]})
 
 

@@ -241,7 +241,7 @@ def test_claimed_span_is_ignored_unless_reproduced():
     claim = Given(((2, 3),), ((0, 0),))
     completion = Completion("q", "", completion_ids=ids, given=claim)
     reads = Detokenizer(TOK)
-    with pytest.raises(UnreadableError, match="goes on after its end at place 1"):
+    with pytest.raises(UnreadableError, match="continues after its end at position 1"):
         reads.read(completion)
     asked = reads.read(completion, claims=True)
     assert (asked.text, asked.given.chars) == ("a<call>b", ((1, 7),))

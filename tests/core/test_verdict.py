@@ -80,7 +80,7 @@ def test_message_becomes_the_first_finding():
         ({"findings": ["mentions acme"]}, "got 'mentions acme'; write message="),
         ({"findings": Finding("brand", "acme")}, r"got Finding; write findings=\(finding,\)"),
         ({"findings": 3, "message": "acme"}, "expected several Finding objects, got 3"),
-        ({"reason": "acme"}, "reject: expected .*got 'reason'; words for a person go into message"),
+        ({"reason": "acme"}, "reject: expected .*got 'reason'; put explanations into message"),
     ],
 )
 def test_mistaken_findings_are_explained(fields, message):

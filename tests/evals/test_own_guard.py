@@ -309,7 +309,7 @@ def test_a_preset_without_its_prefix_is_recognised() -> None:
         (("--verifiers", "logprob_bound"), 2, "logprob_bound: expected --model with --honest"),
         (("--verifiers", "screens", "--attacks", "retokenised"), 2, "retokenised: expected --m"),
         (("--verifiers", "screens", "--attacks", "taken_back", "--fail-under", "0.1"), 1,
-         "warning: taken_back: no completion offers it anything to poison\nfailed: screens, t"),
+         "warning: taken_back: no completion has anything that it could poison\nfailed: screens"),
         (("--data", "x.jsonl"), 2, "--data: expected none with --honest"),
         (("--verifiers", "screens", "--attacks", "text", "--fail-under", "0.5"), 1,
          "failed: screens, text: expected at least 50.0 % rejected, got 0 / 4 = 0 %"),

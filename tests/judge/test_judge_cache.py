@@ -268,7 +268,7 @@ def test_broken_cache_costs_requests_and_no_verdict(server, tmp_path, caplog):
     for _ in range(2):
         assert verifier.verify(completions("good"))[0].accepted
     assert server.requests == 2
-    assert caplog.text.count("going on without it") == 1
+    assert caplog.text.count("continuing without it") == 1
 
 
 def test_rows_of_another_version_are_ignored(server, tmp_path):

@@ -198,7 +198,7 @@ def test_wrong_temperature_is_reported_and_not_calibrated_away():
         (lambda c: c[:8], None, "expected at least 2000 tokens, got"),
         (lambda c: [c[0], Completion(c[1].prompt, c[1].text), *c[2:]], 1, "expected token ids"),
         (lambda c: [*c[:3], replace(c[3], text="other"), *c[4:]], 3, "malformed"),
-        (lambda c: [replace(c[0], sampler_logprobs=[0.0]), *c[1:]], 0, "one a token, got 1"),
+        (lambda c: [replace(c[0], sampler_logprobs=[0.0]), *c[1:]], 0, "one per token, got 1"),
         (lambda c: [c[0]] * 200, None, "at least two prompts"),
     ],
 )

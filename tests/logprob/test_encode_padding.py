@@ -104,7 +104,7 @@ def test_closing_tokens_after_an_answer_are_rejected(extra):
     verdicts = verifier.verify([sent, good])
     assert [v.accepted for v in verdicts] == [False, True]
     assert verdicts[0].cause is Cause.MALFORMED
-    assert "goes on after its end" in verdicts[0].reason
+    assert "continues after its end" in verdicts[0].reason
 
 
 def halves():
@@ -147,7 +147,7 @@ def test_special_tokens_inside_are_malformed_unless_the_policy_answers_in_them()
     assert own != tokenizer.eos_token_id
     ids = (*good.completion_ids[:3], own, *good.completion_ids[3:])
     inside = replace(good, completion_ids=ids)
-    with pytest.raises(EncodeError, match=r"special token at place 3.*special="):
+    with pytest.raises(EncodeError, match=r"special token at position 3.*special="):
         encoder().encode(inside)
     allowed = Encoder(tokenizer, SPEC, vocab_size=len(tokenizer), special=[own])
     shown = replace(inside, text=tokenizer.decode(ids[:-1]))

@@ -152,10 +152,10 @@ def test_unclaimed_positions_and_completions_are_not_checked(policy):
     [
         ("all", "expected ids and counts"),
         ({"ids": [1]}, "sampling_mask.counts: expected a list of integers"),
-        ({"ids": [1], "counts": [1]}, "counts, one a token"),
+        ({"ids": [1], "counts": [1]}, "counts, one per token"),
         ({"ids": "x", "counts": None}, "sampling_mask.ids: expected a list of integers"),
         ({"ids": range(2**40), "counts": []}, "sampling_mask.ids: expected"),
-        (lambda n, t: {"ids": [], "counts": [-1, 1] + [0] * (n - 2)}, "counts, one a token"),
+        (lambda n, t: {"ids": [], "counts": [-1, 1] + [0] * (n - 2)}, "counts, one per token"),
         (lambda n, t: {"ids": [t + 1], "counts": [1] + [0] * (n - 1)}, "is not in its own mask"),
         (lambda n, t: {"ids": [t, t], "counts": [2] + [0] * (n - 1)}, "is twice"),
         (lambda n, t: {"ids": [t, 10**9], "counts": [2] + [0] * (n - 1)}, "of the vocabulary"),

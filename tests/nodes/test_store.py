@@ -108,7 +108,7 @@ def test_what_a_guard_cannot_read_is_kept(tmp_path, caplog):
     for number in range(3):
         rejected(RecurrenceVerifier(store=NodeStore(tmp_path), max_nodes=2), number)
     assert saved(tmp_path)["recurrence_unread_1"] == before
-    assert "recurrence (4 nodes where max_nodes is 2); it is kept as recurrence_unr" in caplog.text
+    assert "recurrence (4 nodes, but max_nodes is 2); it is kept as recurrence_unr" in caplog.text
     assert len(saved(tmp_path)) == 2
 
 
@@ -228,7 +228,7 @@ def test_guard_with_in_memory_state_is_saved_too():
     [
         (
             {"format": 2},
-            "guard: expected what state_dict.. gave, got ValueError: format 2 where 1 is read",
+            "guard: expected what state_dict.. gave, got ValueError: format 2, but 1 is expected",
         ),
         ({"memories": {}}, "state: expected memories ledger, .*is it of a guard with other"),
         ({"memories": 3}, "state: expected memories"),

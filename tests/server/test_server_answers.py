@@ -142,7 +142,7 @@ def test_failing_ledger_gives_neither_verdict_nor_reward(caplog):
         ("/v1/verify", b'{"completions": [1' + b"0" * 5000 + b"]}", "got invalid JSON"),
         ("/v1/verify", b'{"a": ' + b"[]," * 100_000, "(body): expected at most 262144 values"),
         ("/v1/verify", b'{"a": ' + b'"",' * 300_000, "(body): expected at most 262144 values"),
-        ("/v1/verify", b'{"a": 1' + b"]" * 100_000, "(more closed than opened)"),
+        ("/v1/verify", b'{"a": 1' + b"]" * 100_000, "(unmatched brackets)"),
         ("/v1/verify", b'{"completions": [], "completions": []}', "got 'completions' twice"),
         ("/get_reward", b'{"query": ["a"], "labels": [{"a": 1, "\\u0061": 2}]}', "got 'a' twice"),
         ("/v1/verify", b"[]", "(body): expected a JSON object, got list"),

@@ -53,7 +53,7 @@ def test_rows_of_unknown_signers_are_malformed_and_have_no_node() -> None:
     assert [c.node for c in judged] == [ALICE.public, None, None, None]
     assert [v.accepted for v in verdicts] == [True, False, False, False]
     assert {v.cause for v in verdicts[1:]} == {Cause.MALFORMED}
-    assert "it has come before" in verdicts[1].reason
+    assert "it was sent before" in verdicts[1].reason
 
 
 def test_unchecked_rows_are_refused_by_a_guard_with_identity() -> None:

@@ -192,7 +192,7 @@ def test_inner_guard_sees_the_trainer_and_inherits_no_limit(tmp_path):
     alone = trained(tmp_path, [inner(length_of)], max_steps=1)
     assert made.captured == alone.captured
     assert list(made._logs["extra"]) == ["guard", "guard_2"]
-    with pytest.raises(FrameworkError, match="guarded already"):
+    with pytest.raises(FrameworkError, match="already guarded"):
         presets.failures_only(timeout=60)(guarded)
 
 

@@ -134,7 +134,7 @@ def test_special_tokens_are_refused_except_required_ones():
             [t for t in row if t in (5, 6)]
         )
         (reason,) = peer_rollouts(["?"], [Sent("n", row)], trainer)["guard_malformed"]
-        assert reason == f"special token at place {row.index(hidden)}"
+        assert reason == f"special token at position {row.index(hidden)}"
         assert peer_rollouts(["?"], [Sent("n", row)], trainer, special=[hidden])[
             "guard_malformed"
         ] == [None]
@@ -154,7 +154,7 @@ def test_model_may_have_several_end_tokens():
     assert found["guard_malformed"] == [None] * 3
     assert found["completion_ids"] == list(rows.values())
     (reason,) = peer_rollouts(["?"], [Sent("n", [5, turn, 6, eos])], trainer)["guard_malformed"]
-    assert reason == "goes on after its end at place 1"
+    assert reason == "continues after its end at position 1"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_vocabulary_is_that_of_text_model_and_tokenizer():
         trainer = stand_in(tok, config)
         rows = [Sent("n", [first_unknown - 1]), Sent("n", [first_unknown])]
         found = peer_rollouts(["?", "?"], rows, trainer)["guard_malformed"]
-        assert found == [None, "no token of the vocabulary at place 0"]
+        assert found == [None, "unknown token id at position 0"]
 
 
 def test_unreadable_rows_are_refused_with_the_place_and_without_reading_on():
@@ -216,8 +216,8 @@ def test_unreadable_rows_are_refused_with_the_place_and_without_reading_on():
 
     rows = {
         "longer than 8 tokens": endless(),
-        "no token of the vocabulary at place 1": [2, True],
-        "no token of the vocabulary at place 0": ["2"],
+        "unknown token id at position 1": [2, True],
+        "unknown token id at position 0": ["2"],
         "no token ids": torch.tensor(2),
         "no valid text": "a\ud800",
     }

@@ -230,7 +230,7 @@ def test_veto_respects_reward_weights(tmp_path, function, on_reject, hail):
 
 def test_guarded_functions_are_refused(tmp_path):
     for function in (by_text, length):
-        with pytest.raises(FrameworkError, match=f"'{function.__name__}' is guarded already"):
+        with pytest.raises(FrameworkError, match=f"'{function.__name__}' is already guarded"):
             train(tmp_path, [guard(NoWord())(function)], NoWord())
 
 

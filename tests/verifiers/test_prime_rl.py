@@ -197,7 +197,7 @@ def test_unsupported_policies_are_refused(prime):
     with pytest.raises(FrameworkError, match="turn by turn"):
         install(Guard(Words(), tokenizer=Characters(), policy=Policy(on_long="scale")))
     install(Guard(Words(), tokenizer=Characters()))
-    with pytest.raises(FrameworkError, match="guarded already"):
+    with pytest.raises(FrameworkError, match="already guarded"):
         install(Guard(Words(), tokenizer=Characters()))
     with pytest.raises(KeyError):
         install(Guard(Words(), tokenizer=Characters()), algorithms=["grop"])

@@ -106,7 +106,7 @@ def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
     data.batch["responses"][0, 1] = len(tokenizer)
     (row,) = rows_from(data, tokenizer, 99)
     assert (row.given.cause, row.was_repaired) == (Cause.MALFORMED, True)
-    assert "at place 1" in row.given.reason
+    assert "at position 1" in row.given.reason
     data.batch["responses"][0, 1] = len(tokenizer) - 1
     assert rows_from(data, tokenizer, 99)[0].given is None
 

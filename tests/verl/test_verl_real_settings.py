@@ -108,7 +108,7 @@ def test_remax_adds_one_sibling(configuration, tmp_path):
 def test_nested_guards_are_refused(configuration, tokenizer, tmp_path):
     name = "reward.custom_reward_function.name=guarded"
     config = configuration(*GUARDED, *UNGUARDED_FUNCTION, name, *guarded_by(tmp_path))
-    with pytest.raises(FrameworkError, match="guarded already"):
+    with pytest.raises(FrameworkError, match="already guarded"):
         manager(config, tokenizer)
 
 

@@ -202,7 +202,7 @@ class CodeVerifier(RuleVerifier):
                 readings.append((block, source, parsed, read(parsed.tree)))
             # Python under a different label is read all the same.
             if (language := block.language) and (block.label or parsed.tree is None):
-                message = f"holds a program in {language[:40]}, which is not read"
+                message = f"contains a program in {language[:40]}, which is not read"
                 found.append(Note("unread_language", message, 0, len(block.text)))
             notes += [_moved(note, block.start) for note in found]
         # Several blocks can form one program, with one block defining what another uses.

@@ -44,7 +44,7 @@ def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
         require_format(state, FORMAT)
         records = {text(node): _restored(r) for node, r in state["nodes"].items()}
         if len(records) > seats.max_nodes:
-            raise ValueError(f"{len(records)} nodes where max_nodes is {seats.max_nodes}")
+            raise ValueError(f"{len(records)} nodes, but max_nodes is {seats.max_nodes}")
         pools = {whole(number): _restored(r, shared=True) for number, r in state["pools"]}
         newcomers = _restored(state["newcomers"], shared=True)
         clock, salt = whole(state["clock"]), bytes.fromhex(state["salt"])

@@ -296,7 +296,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _set_aside(self, completion: Completion) -> Verdict | None:
         length = len(completion.text)
         if length > self.max_characters:
-            message = f"{length} characters, where {self.max_characters} are looked at"
+            message = f"{length} characters, but at most {self.max_characters} are read"
             return reject(self.name, Cause.OVERLONG, message)
         if completion.node is None:
             return abstain(self.name, Cause.NOT_APPLICABLE, "no node to compare with the others")

@@ -170,11 +170,11 @@ def blank_runs(view: View) -> Iterator[Finding]:
     for match in _EMPTINESS.finditer(text) if view.may_hold(_OF_BLANKS, MANY_BLANKS) else ():
         blanks = match.end() - match.start() - view.padded(*match.span())
         if blanks >= MANY_BLANKS:
-            message = f"{blanks} blanks in the middle of the text"
+            message = f"{blanks} spaces in the middle of the text"
             yield Finding("blank_run", message, char_span=match.span())
     for match in _BITS.finditer(text) if "\t" in text else ():
         if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
-            message = f"{len(match[0])} blanks and tabs that alternate"
+            message = f"{len(match[0])} alternating spaces and tabs"
             yield Finding("blank_run", message, char_span=match.span())
 
 
@@ -184,14 +184,14 @@ SCREENS: Final = (
     _screen(
         "variation_selector",
         "\ufe00-\ufe0f\U000e0100-\U000e01ef",
-        "variation selectors where they have no use",
+        "variation selectors that have no effect",
         _is_variant,
     ),
     Screen("combining", REJECT, stacked_marks),
     _screen(
         "bidi",
         "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069",
-        "controls of writing direction",
+        "controls of text direction",
         _right_to_left,
     ),
     Screen("control", REJECT, control_characters),

@@ -116,7 +116,7 @@ def script_switch(view: View) -> Iterator[Finding]:
         letters = filter(_is_letter, _FOREIGN.findall(match[0]))
         for script, count in Counter(map(_script, letters)).items():
             if count > _MOST.get(script, _MOST_OTHERS) and script not in asked:
-                message = f"a switch to {script.title()} letters, which the prompt has none of"
+                message = f"a switch to {script.title()} letters, which the prompt does not use"
                 yield Finding("script_switch", message, char_span=match.span())
                 break
 

@@ -277,7 +277,7 @@ class Pool:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%s: worker %d of %d is lost and is replaced (%s); logged once",
+                "%s: worker %d of %d was lost and is being replaced (%s); logged once",
                 self._engine.label, seat.number + 1, self.workers, reason,
             )  # fmt: skip
         # Before any worker has started, one failure per seat is enough: `start` would raise again.

@@ -33,9 +33,9 @@ _REMEDIES = {
     401: "the key is missing or wrong; set it",
     403: "the key may not use this model; ask for access, or choose another",
     404: "the model or path does not exist; correct model or base_url",
-    400: "the server does not take this request; choose another mode, or look at extra_body",
+    400: "the server does not accept this request; choose another mode, or look at extra_body",
     405: "the path does not exist; correct base_url",
-    422: "the server does not take this request; choose another mode, or look at extra_body",
+    422: "the server does not accept this request; choose another mode, or look at extra_body",
 }
 
 
@@ -47,11 +47,11 @@ def reply_of(answer: Any) -> Reply:
     """
     choices = getattr(answer, "choices", None)
     if not choices or getattr(choices[0], "message", None) is None:
-        raise BackendError("the provider's answer holds no choices")
+        raise BackendError("the provider's answer has no choices")
     choice = choices[0]
     if not isinstance(choice.message.content, str | None):
         # The judged completion can cause malformed text, but not missing text.
-        raise BackendError("the provider's answer holds no text")
+        raise BackendError("the provider's answer has no text")
     usage = getattr(answer, "usage", None)
     return Reply(
         text=choice.message.content or "",

@@ -333,14 +333,14 @@ def _share(p: float) -> str:
 
 
 def _finding(p: float, span: TextSpan) -> Finding:
-    message = f"{_share(p)}, in a node whose sentences are foreign too often"
+    message = f"{_share(p)}, from a node whose sentences are too often foreign"
     return Finding(FOREIGN, message, char_span=(span.start, span.end))
 
 
 def _too_many(completion: Completion, unread: int) -> Finding:
     message = (
-        f"more than the {MOST_OF_CONVICTED} sentences that are read of a node whose sentences are "
-        "foreign too often"
+        f"more than the {MOST_OF_CONVICTED} sentences read from a node whose sentences are too "
+        "often foreign"
     )
     return Finding(FOREIGN, message, char_span=(unread, len(completion.text)))
 

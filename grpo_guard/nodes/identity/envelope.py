@@ -77,7 +77,7 @@ class Envelope:
         for name in ("round", "slot"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value < 2**63:
-                raise EnvelopeError(f"{name}: expected an integer from 0 on, got {shown(value)}")
+                raise EnvelopeError(f"{name}: expected an integer >= 0, got {shown(value)}")
 
     @classmethod
     def of(cls, completion: Completion) -> Envelope | None:
@@ -134,7 +134,7 @@ def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
     """
     for name in ("round", "slot"):
         if getattr(completion, name) is None:
-            raise EnvelopeError(f"{name}: expected an integer, got nothing; a signature names it")
+            raise EnvelopeError(f"{name}: expected an integer, got nothing; it has to be signed")
     assert completion.round is not None
     assert completion.slot is not None
     node = key.public if completion.node is None else completion.node
@@ -233,7 +233,7 @@ def _write(part: Any, into: list[bytes]) -> None:
     else:
         raise EnvelopeError(
             f"prompt: expected text, numbers, lists and mappings, got {shown(part)}; "
-            "sign what stands for it, such as a digest"
+            "sign a substitute for it, such as a digest"
         )
 
 

@@ -43,13 +43,13 @@ REFUSALS: Final[Mapping[str, str]] = {
     "other_run": "it was signed for another run",
     "unknown_key": "its key is not known",
     "wrong_key": "it was signed with a key that is not this node's",
-    "forged": "its signature does not fit what it signs",
-    "relabelled": "it came under another node, round or slot than it was signed for",
+    "forged": "its signature does not match its content",
+    "relabelled": "its node, round or slot differs from the signed one",
     "late": "it was signed for a round that is over",
     "early": "it was signed for a round that has not begun",
-    "mixed": "not everything that it came with was signed with one key",
-    "replayed": "it has come before",
-    "contradicted": "its signer filled this slot with something else before",
+    "mixed": "the completions sent with it were not all signed with one key",
+    "replayed": "it was sent before",
+    "contradicted": "its signer already filled this slot with something else",
     "too_many": "its signer has sent too much in this round",
 }
 """Reasons for refusing a completion, by the kind of the finding."""

@@ -108,7 +108,7 @@ class SigningKey:
         return f"SigningKey({self.public})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("SigningKey: a private key is not pickled; write it to a file")
+        raise TypeError("SigningKey: a private key cannot be pickled; write it to a file")
 
 
 def require_label(field: str, value: object) -> str:
@@ -126,7 +126,7 @@ def require_label(field: str, value: object) -> str:
     ):
         return value
     raise IdentityError(
-        f"{field}: expected 1 to {MAX_LABEL} printable characters without blanks, "
+        f"{field}: expected 1 to {MAX_LABEL} printable characters without spaces, "
         f"got {shown(value)}"
     )
 
@@ -146,7 +146,7 @@ def require_public(value: object) -> str:
     # Anything that is not a public key may be a private one, so none of it is quoted.
     got = f"{len(value)} characters" if type(value) is str else type(value).__name__
     raise IdentityError(
-        f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, got {got} of "
+        f"public_key: expected ed25519: and 64 hexadecimal digits in lowercase, got {got} of "
         "another form; `grpo-guard identity show FILE` prints the public key of a private one"
     )
 

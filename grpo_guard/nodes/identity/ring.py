@@ -74,7 +74,7 @@ class KeyRing:
                 data = file.read(_LARGEST_FILE + 1)
             text = data.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "no UTF-8 text"
+            reason = getattr(error, "strerror", None) or "text that is not UTF-8"
             raise IdentityError(f"{path}: expected a readable file of keys, got {reason}") from None
         if len(data) > _LARGEST_FILE:
             raise IdentityError(f"{path}: expected at most {_LARGEST_FILE} bytes, got more")

@@ -217,7 +217,7 @@ class RemoteVerifier(CompletionVerifier):
     ) -> bytes:
         async with client.stream(method, path, content=body, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise BackendError("the reply is compressed without our asking", retry=False)
+                raise BackendError("the reply is compressed, which was not asked for", retry=False)
             received = bytearray()
             async for chunk in response.aiter_raw():
                 received += chunk

@@ -110,7 +110,7 @@ class RayVerifier(Composed):
         rules = [rule.reader() for rule in readers(verifier)]
         nested = any(isinstance(one, RayVerifier) for one in inner_verifiers(verifier))
         if not rules or nested:
-            got = "ray: inside it already" if nested else verifier.name
+            got = "ray: inside it" if nested else verifier.name
             raise ValueError(
                 f"--engine ray: expected rules that read each text alone, got {got}; a model or a "
                 "judge runs on Ray as `ray: {type: NAME, ...}` in the guard file, without --engine"
