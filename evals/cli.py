@@ -33,7 +33,7 @@ VerifiersOption = Annotated[
     str | None,
     typer.Option(
         help="Names separated by commas; only logprob_bound takes options. "
-        "[default: logprob_bound; none with --guard]"
+        "Default: logprob_bound; none with --guard."
     ),
 ]
 PolicyOption = Annotated[
@@ -66,10 +66,10 @@ AttacksOption = Annotated[
 ]
 CountOption = Annotated[
     int | None,
-    typer.Option("--n", min=1, help="Honest completions. [default: 200; with --honest all]"),
+    typer.Option("--n", min=1, help="Honest completions. Default: 200; with --honest all."),
 ]
 MinTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Shorter ones are skipped. [default: 96, bundled 8]")
+    int | None, typer.Option(min=1, help="Shorter ones are skipped. Default: 96, bundled 8.")
 ]
 HonestOption = Annotated[
     Path | None,
@@ -172,7 +172,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", dir_okay=False, help="[default: report.html or table.md in DIR]"
+            "-o", "--out", dir_okay=False, help="Default: report.html or table.md in DIR."
         ),
     ] = None,
     form: Annotated[

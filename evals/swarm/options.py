@@ -24,14 +24,14 @@ class SwarmOptions:
             "--attack",
             "--attacks",
             help=f"{_NAMES}; or your own, package.module:Class. "
-            "[default: text; --standard and --paper: text,math,code,dos]",
+            "Default: text; --standard and --paper: text,math,code,dos.",
         ),
     ] = None
     defence: Annotated[
         str | None,
         typer.Option(
-            help=f"{_NAMES}. [default: none,homogeneous; none with --guard; --standard and "
-            "--paper: more]"
+            help=f"{_NAMES}. Default: none,homogeneous; none with --guard; --standard and "
+            "--paper: more."
         ),
     ] = None
     guard: Annotated[
@@ -46,29 +46,29 @@ class SwarmOptions:
         Setting | None,
         typer.Option(
             metavar="SETTING",
-            help="horizontal or vertical, for all attacks. [default: each attack's own]",
+            help="horizontal or vertical, for all attacks. Default: each attack's own.",
         ),
     ] = None
     models: Annotated[
         Models, typer.Option(metavar="MODELS", help="homogeneous or heterogeneous nodes.")
     ] = "homogeneous"
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many. [default: 5; --quick 1, --standard 2]")
+        int | None, typer.Option(min=1, help="How many. Default: 5; --quick 1, --standard 2.")
     ] = None
-    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0
     iterations: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Rounds of training. [default: 80; --quick 40, --standard and --paper 100]"
+            min=1, help="Rounds of training. Default: 80; --quick 40, --standard and --paper 100."
         ),
     ] = None
     prompts: Annotated[
-        int | None, typer.Option(min=1, help="B, problems per round. [default: 16; --paper 32]")
+        int | None, typer.Option(min=1, help="B, problems per round. Default: 16; --paper 32.")
     ] = None
     group_size: Annotated[int, typer.Option(min=2, help="G, completions per problem.")] = 12
-    nodes: Annotated[int | None, typer.Option(min=1, help="m. [default: 4]")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="m. Default: 4.")] = None
     malicious: Annotated[
-        int | None, typer.Option(min=0, help="How many of them attack. [default: 1]")
+        int | None, typer.Option(min=0, help="How many nodes attack. Default: 1.")
     ] = None
     share: Annotated[
         str | None,
@@ -83,7 +83,7 @@ class SwarmOptions:
         int, typer.Option(min=0, help="Rounds before the guards are switched on.")
     ] = 0
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest completion. [default: the attack's need]")
+        int | None, typer.Option(min=1, help="Longest completion. Default: the attack's need.")
     ] = None
     temperature: Annotated[
         float, typer.Option(min=0.05, max=5.0, help="The declared sampler's temperature.")
@@ -93,22 +93,19 @@ class SwarmOptions:
     ] = 50
     lr: Annotated[
         float | None,
-        typer.Option(
-            help="Adam's learning rate. [default: 1.5e-3 for bundled policies, else 2e-5]"
-        ),
+        typer.Option(help="Adam's learning rate. Default: 1.5e-3 for bundled policies, else 2e-5."),
     ] = None
     on_reject: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
             help="drop (leave it out), zero (reward 0) or no_gain (out if it gains); separated by "
-            "commas. "
-            "[default: drop; for a guard file its own]",
+            "commas. Default: drop; for a guard file its own.",
         ),
     ] = None
     task: Annotated[
         str | None,
-        typer.Option(help="word_problems, gsm8k or python_maths. [default: each attack's own]"),
+        typer.Option(help="word_problems, gsm8k or python_maths. Default: each attack's own."),
     ] = None
     data: Annotated[
         Path | None,
@@ -120,10 +117,10 @@ class SwarmOptions:
     ] = True
     policy: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FOLDER|ID", help="What is trained. [default: the task's own]"),
+        typer.Option(metavar="NAME|FOLDER|ID", help="What is trained. Default: the task's own."),
     ] = None
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda. [default: cpu for bundled policies]")
+        str | None, typer.Option(help="cpu or cuda. Default: cpu for bundled policies.")
     ] = None
     engine: Annotated[
         EngineName, typer.Option(help="One process, or each node as a Ray actor.")

@@ -55,16 +55,16 @@ def view(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--in", "-i", help="The completions that were verified. [default: what verify read]"
+            "--in", "-i", help="The completions that were verified. Default: what verify read."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page. [default: OUT.html]")
+        Path | None, typer.Option("--out", "-o", help="The page. Default: OUT.html.")
     ] = None,
     mapped: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", metavar="FIELD=NAME", help="As for grpo-guard verify. [default: as used there]"
+            "--map", metavar="FIELD=NAME", help="As for grpo-guard verify. Default: as used there."
         ),
     ] = None,
     most: Annotated[

@@ -27,6 +27,18 @@ def test_flags_show_no_type_and_choices_are_whole(command, monkeypatch):
     assert not re.findall(r"<[a-z](?!.*>).*", shown.output), "a type that is cut within a word"
 
 
+@pytest.mark.parametrize("command", [*_all(get_command(app))], ids=" ".join)
+def test_descriptions_are_shown_whole(command, monkeypatch):
+    """In particular, no text in brackets is lost as markup."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(app, [*command, "--help"]).output
+    inner = get_command(app)
+    for name in command:
+        inner = inner.commands[name]
+    lost = [p.help for p in inner.params if any(w not in shown for w in (p.help or "").split())]
+    assert not lost
+
+
 def test_words_of_a_choice_are_whole_and_one_spelling_is_documented(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, ["eval", "detect", "--help"]).output
