@@ -84,6 +84,7 @@ def _require_names(options: SwarmOptions) -> None:
 
 
 def _list() -> None:
+    from grpo_guard.evals.attacks.adversary import OfTexts
     from grpo_guard.evals.attacks.registry import adversary, attack_names
     from grpo_guard.evals.defences.early import defences
     from grpo_guard.evals.roles import ordered_attacks, ordered_defences, role
@@ -94,8 +95,9 @@ def _list() -> None:
     for name in ordered_attacks(attack_names()):
         found = adversary(name)
         if found is not None:
-            what = (type(found).__doc__ or "").partition("\n")[0]
-            row = f"  {name:<22} {found.setting}, {found.task}: {what}"
+            described = found.attack if isinstance(found, OfTexts) else found
+            what = (type(described).__doc__ or "").partition("\n\n")[0].replace("`", "")
+            row = f"  {name:<22} {found.setting}, {found.task}: {' '.join(what.split())}"
             echo(fill(row, width, subsequent_indent=" " * 25))
     echo(f"  {'none':<22} all nodes are honest\ndefences:")
     for name in ordered_defences(defences()):

@@ -229,6 +229,8 @@ def test_list_shows_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) 
     for name in ("text", "withholding", "homogeneous", "shipped_judge", "python_maths"):
         assert name in shown
     assert max(map(len, shown.splitlines())) <= 80
+    for whole in ("claims that a tool returned it.", "so that correct work goes unrewarded."):
+        assert whole in " ".join(shown.split())
     assert not Path("out").exists()
 
 
