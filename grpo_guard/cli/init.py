@@ -138,7 +138,7 @@ def check(
 def _describe(config: Path, guard: Guard) -> None:
     from grpo_guard.guard.idle import idle_without
 
-    echo(f"{config}: right")
+    echo(f"{config}: valid")
     echo(f"  verifiers: {', '.join(_names(guard.verifier))}")
     rejected, abstained = guard.policy.rules("on_reject"), guard.policy.rules("on_abstain")
     echo(f"  rejected: {', else '.join(map(str, rejected))}")

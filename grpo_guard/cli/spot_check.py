@@ -38,7 +38,7 @@ def plan(
     with bad_input(ValueError):
         rows = [(s, odds(sent, poisoned, s, power)) for s in share or SHARES]
     shown = Table(box=SIMPLE_HEAD)
-    for heading in ("share", "looked at", "caught", "rounds", "earned"):
+    for heading in ("share", "checked", "caught", "rounds", "earned"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for s, row in rows:
         figures = (

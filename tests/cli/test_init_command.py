@@ -56,7 +56,7 @@ def test_prompts_only_for_missing_options(tmp_path):
 def test_check_describes_a_guard_and_its_requirements(checked):
     result = checked(guard_text(False, False, False))
     assert result.exit_code == 0, result.output
-    assert "guard.yaml: right" in result.output
+    assert "guard.yaml: valid" in result.output
     assert "without node: standing excludes nobody" in result.output
     result = checked("preset: different-weights")
     assert result.exit_code == 2

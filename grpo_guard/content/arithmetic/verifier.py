@@ -217,15 +217,14 @@ def _finding(
     start, end = equation.extent
     written = " ".join(_printable(text[start : min(end, start + 160)]).split())
     message = (
-        f"{written!r}: the left side is {_shown(equation.exact)}, "
-        f"stated is {_shown(equation.stated)}"
+        f"{written!r}: the left side is {_shown(equation.exact)}, not {_shown(equation.stated)}"
     )
     if flow is not None:
         true_later, stated_later = flow.goes_on_with(at)
         if flow.is_taken_back(at):
             message += "; taken back later"
         elif true_later and not stated_later:
-            message += f"; the text goes on with {_shown(equation.exact)}"
+            message += f"; the text continues with {_shown(equation.exact)}"
     return Finding(kind, message, char_span=equation.span)
 
 
