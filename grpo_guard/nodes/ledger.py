@@ -301,7 +301,7 @@ class EvidenceLedger:
             self._connection.close()
         self._forget()
 
-    def _open(self, seconds: float = 0.0) -> sqlite3.Connection:
+    def _open(self, seconds: float) -> sqlite3.Connection:
         if self._connection is not None and self._owner != os.getpid():
             _inherited.append(self._connection)  # after a fork: the parent's, not to be touched
             self._forget()
@@ -326,7 +326,7 @@ class EvidenceLedger:
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             try:
-                return query(self._open())
+                return query(self._open(self._patience.moment))
             except (LedgerError, StateError):
                 raise
             except Exception as error:

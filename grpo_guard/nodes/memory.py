@@ -106,12 +106,13 @@ class Memory:
 
     @contextmanager
     def fresh(self) -> Iterator[None]:
-        """Hold the memory for reading, with other processes' changes, but without waiting for
-        them."""
+        """Hold the memory for reading, with other processes' changes, but without waiting for their
+        writes."""
         with self._lock:
             if self._path is not None and self._path.exists():
+                seconds = patience_with(self._path).moment
                 try:
-                    with closing(connect(self._path, seconds=0.0)) as connection:
+                    with closing(connect(self._path, seconds=seconds)) as connection:
                         self._take_news(connection)
                 except Exception as error:  # odd values in the file may raise anything
                     if not locked(error):

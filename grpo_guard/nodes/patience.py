@@ -3,7 +3,7 @@
 A process that hangs while it writes keeps SQLite's lock for as long as it lives. So everything in
 this process that writes to one file shares one `Patience`. After one wait has timed out, all other
 writers continue immediately with the state they have, and keep their changes until the lock is
-free. Reading needs no lock.
+free. Reading needs no lock, only a moment in which no other process opens or closes the file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ logger = logging.getLogger("grpo_guard")
 
 WAIT: Final = 3.0
 """Seconds that a write waits for another process."""
+MOMENT: Final = 1.0
+"""Seconds that a reader waits for other processes that are opening or closing the file."""
 AGAIN: Final = 10.0
 """Seconds without any waiting after a wait has timed out; doubled each time, up to `MOST_AGAIN`."""
 MOST_AGAIN: Final = 300.0
@@ -50,6 +52,15 @@ class Patience:
             return 0.0
         self._waits_from = now + self._again  # only one of several threads waits
         return WAIT
+
+    @property
+    def moment(self) -> float:
+        """How long a reader may wait to open the file, in seconds; 0 while writers do not wait.
+
+        When ranks start or end together, SQLite refuses a reader for as long as another process
+        creates or removes its log.
+        """
+        return MOMENT if self._waits_from is None else 0.0
 
     def in_vain(self, waited: float) -> None:
         """Record that a write waited ``waited`` seconds and found the file still locked."""

@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import multiprocessing
-import os
 import random
 import shutil
 import sqlite3
@@ -16,8 +14,6 @@ import pytest
 from grpo_guard import AllOf, Guard
 from grpo_guard.core.verdict import Cause, accept
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.judge.cache import RulingCache
-from grpo_guard.judge.modes import Ruling
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import MAX_WAITING, EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
@@ -99,29 +95,6 @@ def test_two_writers_lose_and_duplicate_nothing(tmp_path):
     assert rounds * 96 == 14_400  # records
 
 
-def create(paths, barrier, found):
-    for path in paths:
-        barrier.wait(timeout=60)
-        ledger, cache = EvidenceLedger(path), RulingCache(f"{path}.judge")
-        cache.put({str(os.getpid()): Ruling(True, p_yes=0.5)})
-        found.put(ledger.degraded)
-
-
-def test_ranks_that_create_one_file_at_once_all_write_it(tmp_path):
-    # SQLite refuses a switch to its write-ahead log at once while another process makes it: half
-    # of such starts left a rank with a ledger that counted as locked for its first ten seconds.
-    context, paths = multiprocessing.get_context("fork"), [tmp_path / f"{i}" for i in range(20)]
-    barrier, found = context.Barrier(4), context.Queue()
-    ranks = [context.Process(target=create, args=(paths, barrier, found)) for _ in range(4)]
-    for rank in ranks:
-        rank.start()
-    assert [found.get(timeout=60) for _ in range(80)] == [None] * 80
-    for rank in ranks:
-        rank.join(timeout=60)
-    for path in paths:
-        assert len(RulingCache(f"{path}.judge").get([str(rank.pid) for rank in ranks])) == 4
-
-
 def test_held_lock_does_not_stop_training(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.05)
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
@@ -173,8 +146,6 @@ FILL = """
 import resource, signal, sys
 from tests.nodes.swarm_ledger import played
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.judge.cache import RulingCache
-from grpo_guard.judge.modes import Ruling
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 ledger = EvidenceLedger(sys.argv[1])

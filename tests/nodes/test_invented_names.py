@@ -100,7 +100,7 @@ def test_standings_match_in_every_round(tmp_path, monkeypatch):
 def test_round_rewrites_only_its_own_names(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     play(ledger, 30)
-    connection = ledger._open()
+    connection = ledger._open(0.0)
     connection.execute("UPDATE marks SET log_e = -77 WHERE state = 'clear'")
     written = connection.total_changes
     completions, bad = zip(*batch(30), strict=True)
