@@ -19,8 +19,7 @@ from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_o
 from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
-from grpo_guard.core.naming import near
-from grpo_guard.core.other_names import CALLED, FIELD_CALLED
+from grpo_guard.core.naming import CALLED, FIELD_CALLED, near
 from grpo_guard.core.quoting import unquoted
 from grpo_guard.core.registry import with_remedy
 

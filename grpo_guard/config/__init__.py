@@ -1,7 +1,6 @@
 """Build a guard from a preset, or from a file that names its verifiers and options.
 
-The names here come from `grpo_guard.config.file`, which is loaded only when one of them is used,
-because presets need none of the file-reading code.
+The names here are loaded only when used, because presets need none of the file-reading code.
 """
 
 from __future__ import annotations
@@ -10,14 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grpo_guard.config.file import (
-        WRAPPERS,
-        ConfigError,
-        GuardConfig,
-        build_verifier,
-        unwrapped,
-        verifier_options,
-    )
+    from grpo_guard.config.file import GuardConfig
+    from grpo_guard.config.tree import WRAPPERS, build_verifier, unwrapped, verifier_options
+    from grpo_guard.core.options import ConfigError
 
 __all__ = [
     "WRAPPERS",
@@ -31,5 +25,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("grpo_guard.config.file"), name)
+        module = "file" if name in ("ConfigError", "GuardConfig") else "tree"
+        return getattr(importlib.import_module(f"grpo_guard.config.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,7 +42,7 @@ from grpo_guard.config.sections import (
     identity_of,
     ledger_of,
 )
-from grpo_guard.config.tree import WRAPPERS, build_verifier, not_a_node, unwrapped, verifier_options
+from grpo_guard.config.tree import build_verifier, not_a_node
 from grpo_guard.config.yaml_text import mapping_from, unreadable
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
@@ -67,15 +67,6 @@ from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
-
-__all__ = [
-    "WRAPPERS",
-    "ConfigError",
-    "GuardConfig",
-    "build_verifier",
-    "unwrapped",
-    "verifier_options",
-]
 
 
 class GuardConfig(Options):

@@ -18,9 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from grpo_guard.config.preset_arguments import checked
-from grpo_guard.config.preset_guard import guard_of, of_share, require_share, store_of
-from grpo_guard.config.preset_models import on_model, reader_of
+from grpo_guard.config.preset_parts import (
+    checked,
+    guard_of,
+    of_share,
+    on_model,
+    reader_of,
+    require_share,
+    store_of,
+)
 from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.core.naming import near

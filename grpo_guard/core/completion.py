@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grpo_guard.core.arguments import number_text, worded_class
 from grpo_guard.core.given import Given
-from grpo_guard.core.other_names import FIELD_CALLED
+from grpo_guard.core.naming import FIELD_CALLED
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.core.quoting import fits
 from grpo_guard.core.quoting import shown as shown

@@ -13,6 +13,16 @@ from grpo_guard.core.redaction import hidden, secrets_in
 _FEW = 20
 """Maximum number of names listed in an error that can suggest one of them."""
 NOWHERE: Final[Mapping[str, str]] = {}
+CALLED: Final[Mapping[str, tuple[str, ...]]] = {
+    "text": ("completion", "response", "output", "generated_text", "completions"),
+    "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
+    "reference": ("ground_truth", "gts", "answer", "solution", "target"),
+    "round": ("step",),
+    "node": ("node_id", "peer", "peer_id", "worker"),
+}
+"""Field of a completion -> other names for it, most certain first."""
+FIELD_CALLED: Final = {name: field for field, names in CALLED.items() for name in names}
+"""Other name -> field of a completion."""
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 

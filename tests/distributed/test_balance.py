@@ -6,14 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.guard.workers.balance import (
+from grpo_guard.guard.workers.ticket import (
     MOST_COMPLETIONS,
+    MOST_LOST,
     MOST_TOKENS,
+    MOST_TRIES,
+    Part,
+    Ticket,
     balanced,
     halves,
     weight,
 )
-from grpo_guard.guard.workers.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
 
 WEIGHTS = st.lists(st.integers(1, MOST_TOKENS // 2), max_size=60)
 

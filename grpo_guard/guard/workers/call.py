@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Readers(Protocol):
-    """The part of `Workers` that a call needs."""
+    """The part of `Workers`, which imports this module, that a call needs."""
 
     @property
     def count(self) -> int:

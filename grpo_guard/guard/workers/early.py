@@ -17,9 +17,8 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Runnable
 from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import Cause, Verdict
-from grpo_guard.guard.workers.balance import balanced, weight
 from grpo_guard.guard.workers.plan import Group, Reading, ReadTexts, read_part
-from grpo_guard.guard.workers.ticket import Lost, Part, Ticket
+from grpo_guard.guard.workers.ticket import Lost, Part, Ticket, balanced, weight
 
 if TYPE_CHECKING:
     from grpo_guard.guard.workers.pool import Pool

@@ -15,8 +15,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import abstain
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.guard.workers.balance import balanced, weight
-from grpo_guard.guard.workers.ticket import Lost, Ticket
+from grpo_guard.guard.workers.ticket import Lost, Ticket, balanced, weight
 
 if TYPE_CHECKING:
     from grpo_guard.guard.workers.early import EarlyReadings

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.guard.workers.balance import balanced
-from grpo_guard.guard.workers.ticket import Lost, Ticket
+from grpo_guard.guard.workers.ticket import Lost, Ticket, balanced
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import TokenStats

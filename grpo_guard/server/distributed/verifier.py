@@ -14,8 +14,7 @@ from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import running, supervised
 from grpo_guard.core.verdict import Verdict, abstain
 from grpo_guard.core.verifier import AllOf, CompletionVerifier, Composed
-from grpo_guard.guard.workers.balance import balanced, weight
-from grpo_guard.guard.workers.ticket import Lost, Ticket
+from grpo_guard.guard.workers.ticket import Lost, Ticket, balanced, weight
 from grpo_guard.server.distributed.actors import joined
 from grpo_guard.server.distributed.worker import (
     Described,
