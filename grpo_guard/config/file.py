@@ -150,11 +150,8 @@ class GuardConfig(Options):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> GuardConfig:
-        """Read a guard file.
-
-        Raises:
-            ConfigError: the file cannot be read or is not YAML, or a field is wrong.
-        """
+        """Read a guard file. Raises ConfigError if the file cannot be read or is not YAML, or a
+        field is wrong."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -223,11 +220,8 @@ class GuardConfig(Options):
             return guard
 
     def whole_policy(self) -> Policy:
-        """Return the policy, with the preset's values for everything the file does not set.
-
-        Raises:
-            ConfigError: a rule or number is out of range, or the preset is unknown.
-        """
+        """Return the policy, with the preset's values for everything the file does not set. Raises
+        ConfigError if a rule or number is out of range, or the preset is unknown."""
         base = Policy() if self.preset is None else POLICIES[self._known_preset()]
         try:
             return replace(base, **self.policy.explicit_values())
@@ -246,10 +240,7 @@ class GuardConfig(Options):
         """Yield the leaves of the tree, for commands that handle verifiers individually.
 
         A preset's leaves are the verifier configured by its options and the verifiers in
-        ``beside``.
-
-        Raises:
-            ConfigError: the preset is unknown.
+        ``beside``. Raises ConfigError if the preset is unknown.
         """
         if self.preset is None:
             yield from leaves_of(self.verifier)

@@ -53,11 +53,8 @@ class Live:
 
     def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """Return a guard file's arguments with this policy and its sampling instead of the model
-        and sampler named in the file.
-
-        Raises:
-            ValueError: ``maker`` replays seeds, but there is no coin.
-        """
+        and sampler named in the file. Raises ValueError if ``maker`` replays seeds, but there is no
+        coin."""
         kept = {name: value for name, value in arguments.items() if name not in _LOADING}
         kept |= {"model": self.model, "tokenizer": self.tokenizer, "sampling": self.sampling}
         if replays_seeds(maker):

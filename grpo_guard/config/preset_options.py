@@ -30,11 +30,8 @@ OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "ju
 
 @cache
 def preset_options(name: str) -> type[Options]:
-    """Return the model of the options allowed next to ``preset: NAME``, except ``policy``.
-
-    Raises:
-        ImportError: the preset needs a package that is missing.
-    """
+    """Return the model of the options allowed next to ``preset: NAME``, except ``policy``. Raises
+    ImportError if the preset needs a package that is missing."""
     preset, makers = PRESETS[name], []
     if name in OPTIONS_OF:
         kind = load(VERIFIERS, OPTIONS_OF[name])
@@ -50,11 +47,8 @@ def preset_options(name: str) -> type[Options]:
 
 
 def require_plain(explicit: Mapping[str, Any], name: str) -> None:
-    """Refuse options that are clearly wrong before torch is loaded, which takes seconds.
-
-    Raises:
-        ConfigError: an option that the preset requires is missing or wrong.
-    """
+    """Refuse options that are clearly wrong before torch is loaded, which takes seconds. Raises
+    ConfigError if an option that the preset requires is missing or wrong."""
     if name not in OPTIONS_OF or name == "judged":
         return
     fields: dict[str, Any] = {
@@ -70,12 +64,8 @@ def require_plain(explicit: Mapping[str, Any], name: str) -> None:
 
 
 def require_options(explicit: Mapping[str, Any], model: type[Options], name: str) -> None:
-    """Refuse keys that do not belong next to a preset.
-
-    Raises:
-        ConfigError: a key does not belong there; the message says which key was probably meant, or
-            what to write instead.
-    """
+    """Refuse keys that do not belong next to a preset. Raises ConfigError if a key does not belong
+    there; the message says which key was probably meant, or what to write instead."""
     for key, instead in _INSTEAD.items():
         if key in explicit and key not in model.model_fields:
             raise ConfigError(f"{key}: expected none next to preset: {name}, got one; {instead}")

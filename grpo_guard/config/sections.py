@@ -36,10 +36,7 @@ else:
 
 def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
     """Build the ledger configured by ``ledger:``, stored in the file of ``state:`` if that is set.
-
-    Raises:
-        ConfigError: an option is wrong, or the file is not a ledger.
-    """
+    Raises ConfigError if an option is wrong, or the file is not a ledger."""
     path = section.path if store is None else store.path
     assert path is not None  # see GuardConfig._one_kind
     try:
@@ -50,11 +47,8 @@ def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
 
 def identity_of(section: IdentityConfig, store: NodeStore | None) -> Identity:
     """Build the identity check configured by ``identity:``, which keeps its records in the file of
-    ``state:`` if that is set.
-
-    Raises:
-        ConfigError: an option is wrong, the keys cannot be read, or a package is missing.
-    """
+    ``state:`` if that is set. Raises ConfigError if an option is wrong, the keys cannot be read, or
+    a package is missing."""
     options = section.explicit_values()
     file, of_ring = options.pop("keys", None), ("pin", "most_pinned")
     ring = {name: options.pop(name) for name in of_ring if name in options}

@@ -207,23 +207,17 @@ class _Builder:
 
 
 def _require_known(name: str, data: dict[str, Any], where: str) -> None:
-    """Refuse an unknown option before the packages that the verifier needs are loaded.
-
-    Raises:
-        ConfigError: an option is unknown; the message gives the location and the option that was
-            probably meant.
-    """
+    """Refuse an unknown option before the packages that the verifier needs are loaded. Raises
+    ConfigError if an option is unknown; the message gives the location and the option that was
+    probably meant."""
     for option in data if name in OPTIONS else ():
         if option not in PYTHON_ONLY:
             _require_option(OPTIONS[name], option, name, where)
 
 
 def _require_option(known: Collection[str], option: object, name: str, where: str) -> None:
-    """Refuse an option that a verifier does not have.
-
-    Raises:
-        ConfigError: the option is unknown; the message names the verifier, the verifier's options
-            and the option that was probably meant.
+    """Refuse an option that a verifier does not have. Raises ConfigError if the option is unknown;
+    the message names the verifier, the verifier's options and the option that was probably meant.
     """
     try:
         choose(known, named(option))

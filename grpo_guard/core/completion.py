@@ -200,12 +200,8 @@ class Completion(_Marked):
 
 
 def plain_prompt(value: Any) -> str | tuple[Message, ...]:
-    """Convert a prompt to the form stored in a `Completion`.
-
-    Raises:
-        CompletionError: the value is not a prompt. Other exceptions occur only if an object inside
-            the prompt raises them.
-    """
+    """Convert a prompt to the form stored in a `Completion`. Raises CompletionError if the value is
+    not a prompt. Other exceptions occur only if an object inside the prompt raises them."""
     name = "prompt"
     if isinstance(value, str):
         return str.__str__(value)
@@ -314,12 +310,9 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Read token ids from a list, tuple, NumPy array or tensor of integers; None stays None.
-
-    Raises:
-        CompletionError: the value is not a list of ids. Other exceptions occur only if iterating
-            over the value raises them.
-    """
+    """Read token ids from a list, tuple, NumPy array or tensor of integers; None stays None. Raises
+    CompletionError if the value is not a list of ids. Other exceptions occur only if iterating over
+    the value raises them."""
     if value is None:
         return None
     ids = []

@@ -67,11 +67,7 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 def obstacle(folder: Path) -> tuple[Path, str] | None:
     """Return the path that prevents a folder from being created, with the reason, or None if the
-    folder exists or can be created.
-
-    Raises:
-        OSError, ValueError: the name is invalid.
-    """
+    folder exists or can be created. Raises OSError or ValueError if the name is invalid."""
     around = (folder, *folder.parents)
     there = next(one for one in around if one.exists() or one.is_symlink())
     if not there.is_dir():

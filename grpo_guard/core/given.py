@@ -52,10 +52,8 @@ class Given:
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
         """Read spans claimed by a sender, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
 
-        The result is neither masked nor known.
-
-        Raises:
-            ValueError: a key is unknown, or the spans do not have the form required above.
+        The result is neither masked nor known. Raises ValueError if a key is unknown, or the spans
+        do not have the form required above.
         """
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with only tokens and chars")
@@ -63,12 +61,9 @@ class Given:
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
         """Fit the spans to a completion of this many tokens and characters; None if no spans
-        remain. For a completion without ids, ``tokens`` is None and token spans are dropped.
-
-        Raises:
-            ValueError: a span extends beyond the completion, or the numbers of token and character
-                spans differ.
-        """
+        remain. For a completion without ids, ``tokens`` is None and token spans are dropped. Raises
+        ValueError if a span extends beyond the completion, or the numbers of token and character
+        spans differ."""
         given = self if tokens is not None or not self.tokens else replace(self, tokens=())
         if tokens is not None and len(given.tokens) != len(given.chars):
             raise ValueError("as many spans of tokens as of characters")

@@ -76,12 +76,8 @@ def row_id(value: Any) -> str | int | None:
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:
     """Parse a JSON object from UTF-8 text of at most ``most`` bytes, which also limits the number
-    of values.
-
-    Raises:
-        InputError: the text is not such an object; the message says what was expected and, briefly,
-            what was found.
-    """
+    of values. Raises InputError if the text is not such an object; the message says what was
+    expected and, briefly, what was found."""
     if len(text) > most:
         raise InputError(f"expected at most {most} bytes, got more")
     _check_size(text, max(most // BYTES_PER_VALUE, 1024))

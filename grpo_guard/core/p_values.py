@@ -54,12 +54,9 @@ def ruger(p_values: Sequence[float], rejects: int) -> float:
 
 
 def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
-    """Normalise relative weights, one per member, to add up to 1; None gives equal shares.
-
-    Raises:
-        ValueError: there is not one weight per member, or a weight is not finite and > 0; the
-            message begins with ``where``.
-    """
+    """Normalise relative weights, one per member, to add up to 1; None gives equal shares. Raises
+    ValueError if there is not one weight per member, or a weight is not finite and > 0; the message
+    begins with ``where``."""
     if shares is None:
         return [1 / members] * members
     if len(shares) != members or any(not (math.isfinite(s) and s > 0) for s in shares):
@@ -73,12 +70,9 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
 def budget_shares(
     where: str, members: Sequence[Any], alpha: float | None, shares: Sequence[float] | None
 ) -> list[float]:
-    """Return each member's share of the budget ``alpha``, see `normalised_shares`.
-
-    Raises:
-        ValueError: a value is out of range, or a member could never reject, because its smallest
-            p-value is above its share of ``alpha``. The message begins with ``where``.
-    """
+    """Return each member's share of the budget ``alpha``, see `normalised_shares`. Raises
+    ValueError if a value is out of range, or a member could never reject, because its smallest
+    p-value is above its share of ``alpha``. The message begins with ``where``."""
     if alpha is not None:
         require_level(f"{where}.alpha", alpha)
     normalised = normalised_shares(shares, len(members), f"{where}.shares")

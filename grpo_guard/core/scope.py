@@ -131,12 +131,9 @@ class Runnable(ABC):
 
 
 def check_class(kind: type[Runnable]) -> None:
-    """Check a new verifier class, and translate old attributes with a DeprecationWarning.
-
-    Raises:
-        TypeError: the class's scope is not in `SCOPES`, an old attribute cannot be translated, or
-            the class overrides `verify` but keeps the `verify_each` that its base class overrides.
-    """
+    """Check a new verifier class, and translate old attributes with a DeprecationWarning. Raises
+    TypeError if the class's scope is not in `SCOPES`, an old attribute cannot be translated, or the
+    class overrides `verify` but keeps the `verify_each` that its base class overrides."""
     _adopt_new_names(kind)
     if "__init__" in vars(kind):
         worded_class(kind)

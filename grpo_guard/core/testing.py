@@ -251,12 +251,9 @@ def check_verifier(
     remembers: bool = False,
     seconds: float = 60.0,
 ) -> None:
-    """Run all checks of `VerifierContract`; the arguments replace the class's members.
-
-    Raises:
-        AssertionError: the verifier breaks its contract; the message has a line for each broken
-            promise.
-    """
+    """Run all checks of `VerifierContract`; the arguments replace the class's members. Raises
+    AssertionError if the verifier breaks its contract; the message has a line for each broken
+    promise."""
     contract = VerifierContract()
     contract.examples, contract.remembers, contract.seconds = examples, remembers, seconds
     contract.make = make  # type: ignore[method-assign]

@@ -118,9 +118,7 @@ class CompletionVerifier(Runnable):
 
         A judge asks its server here, so that a wrong key is one clear error before a run rather
         than one abstention per completion. A guard built from a file is checked on construction.
-
-        Raises:
-            Exception: a resource is not available; the message names the remedy.
+        Raises Exception if a resource is not available; the message names the remedy.
         """
 
     def __and__(self, other: CompletionVerifier) -> CompletionVerifier:

@@ -37,10 +37,7 @@ class RewardAdapter(Protocol):
 
     def wrap(self, reward: Any, guard: Any) -> Any:
         """Wrap a reward function, or a list of them, in a guarded function with the same signature.
-
-        Raises:
-            FrameworkError: this trainer cannot do what the guard's policy asks.
-        """
+        Raises FrameworkError if this trainer cannot do what the guard's policy asks."""
 
 
 def adapter_names() -> list[str]:
@@ -50,11 +47,8 @@ def adapter_names() -> list[str]:
 
 def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
     """Return the reward function, or list of reward functions, that a guard was called with, either
-    positionally or as ``reward=``, which is removed from ``given``.
-
-    Raises:
-        TypeError: the guard was called as if it were a reward function, or with several functions.
-    """
+    positionally or as ``reward=``, which is removed from ``given``. Raises TypeError if the guard
+    was called as if it were a reward function, or with several functions."""
     if not functions and "reward" in given:
         functions = [given.pop("reward")]
     if given or not functions or (len(functions) > 1 and not all(map(callable, functions))):
@@ -73,12 +67,9 @@ def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
 
 
 def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
-    """Return the adapter for a reward function, or for a list of reward functions.
-
-    Raises:
-        FrameworkError: the reward is not callable, the name is unknown, the signature matches no
-            adapter or several, or the adapter cannot be loaded.
-    """
+    """Return the adapter for a reward function, or for a list of reward functions. Raises
+    FrameworkError if the reward is not callable, the name is unknown, the signature matches no
+    adapter or several, or the adapter cannot be loaded."""
     entries = _entries()
     if not entries:
         raise FrameworkError(

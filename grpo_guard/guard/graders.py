@@ -126,12 +126,9 @@ class GraderFailures:
         self._hung = weakref.WeakSet[asyncio.Future[Any]]()
 
     def check(self, name: str, call: Callable[..., Any], is_async: bool = False) -> None:
-        """Check before grading that a function can be called with this time limit.
-
-        Raises:
-            TypeError: the function needs a worker process but cannot be sent to one; the message
-                states the remedy.
-        """
+        """Check before grading that a function can be called with this time limit. Raises TypeError
+        if the function needs a worker process but cannot be sent to one; the message states the
+        remedy."""
         if self.timeout is None or is_async:
             return
         from grpo_guard.guard.grader_pool import packed
@@ -159,10 +156,8 @@ class GraderFailures:
         and return the answers in order.
 
         The batch counts as one call, which fails if more than ``max_rate`` of its rows fail,
-        because a prompt that hangs a grader hangs it for every completion in its group.
-
-        Raises:
-            AbstainError: too many batches failed.
+        because a prompt that hangs a grader hangs it for every completion in its group. Raises
+        AbstainError if too many batches failed.
         """
         if self.timeout is None or len(rows) < 2:
             return self._counted(name, [self._outcome(call, (), row) for row in rows])

@@ -365,10 +365,7 @@ class Guard:
     def state_dict(self) -> dict[str, Any]:
         """Everything remembered about nodes by the ledger, length scaling, identity check and any
         verifier with its own ``state_dict``, as plain JSON values for a trainer's checkpoint.
-
-        Raises:
-            LedgerError: a ledger cannot be read.
-        """
+        Raises LedgerError if a ledger cannot be read."""
         return state_of(self._memories)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

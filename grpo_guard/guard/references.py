@@ -54,12 +54,8 @@ class References:
     @classmethod
     def from_file(cls, path: str | Path) -> References:
         """Read JSON lines with ``prompt`` and ``reference`` (or ``answer``) among other fields, or
-        YAML with a mapping of prompts to answers.
-
-        Raises:
-            InputError: the file cannot be read, or an entry is malformed; for JSON lines, the
-                message names the line.
-        """
+        YAML with a mapping of prompts to answers. Raises InputError if the file cannot be read, or
+        an entry is malformed; for JSON lines, the message names the line."""
         path = Path(path)
         return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
 

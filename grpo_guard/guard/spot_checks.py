@@ -178,11 +178,7 @@ class SpotCheck(Composed):
         return {**self.memory.state_dict(), "calls": self._calls}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict`.
-
-        Raises:
-            ValueError: the state is malformed.
-        """
+        """Restore a `state_dict`. Raises ValueError if the state is malformed."""
         with reading("SpotCheck"):
             calls = whole(state.get("calls", 0))
         self.memory.load_state_dict(state)

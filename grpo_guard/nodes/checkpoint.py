@@ -38,12 +38,9 @@ def state_of(memories: Mapping[str, Remembers]) -> dict[str, Any]:
 
 
 def load_state(memories: Mapping[str, Remembers], state: dict[str, Any]) -> None:
-    """Hand each memory its part of ``state``.
-
-    Raises:
-        ValueError: the state belongs to a guard with different verifiers, or one part is malformed.
-            Any parts before the malformed part have already been loaded.
-    """
+    """Hand each memory its part of ``state``. Raises ValueError if the state belongs to a guard
+    with different verifiers, or one part is malformed. Any parts before the malformed part have
+    already been loaded."""
     with reading("guard"):
         require_format(state, FORMAT)
     states = state.get("memories")

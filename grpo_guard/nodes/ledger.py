@@ -187,10 +187,7 @@ class EvidenceLedger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything in the ledger as plain JSON values, e.g. for a trainer's checkpoint.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        Raises LedgerError if the ledger cannot be read."""
         with self._lock:
             self._flush()
             return self._read(self._dumped)

@@ -26,10 +26,8 @@ def release(path: Path, node: str) -> None:
     """Clear one node in a ledger that may be in use; running guards follow at their next batch.
 
     If the node keeps being rejected as often, it is found hard again. If its model is honest but
-    weaker, raise ``offset``.
-
-    Raises:
-        LedgerError: the file is not a ledger, cannot be written, or does not know the node.
+    weaker, raise ``offset``. Raises LedgerError if the file is not a ledger, cannot be written, or
+    does not know the node.
     """
     if not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")

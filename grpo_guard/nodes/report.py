@@ -116,11 +116,8 @@ class Shown:
 
 
 def read(path: Path, node: str | None = None) -> Shown:
-    """Read everything in a ledger, or one node, from one snapshot and without writing to it.
-
-    Raises:
-        LedgerError: the file is not a ledger, cannot be read, or does not know the node.
-    """
+    """Read everything in a ledger, or one node, from one snapshot and without writing to it. Raises
+    LedgerError if the file is not a ledger, cannot be read, or does not know the node."""
     with opened(path, "a readable ledger", seconds=5.0, create=False) as connection:
         return _read(connection, path, node)
 

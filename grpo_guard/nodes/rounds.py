@@ -113,12 +113,8 @@ def _count(key: str, value: object) -> int:
 
 def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Return the last round that has begun, the last closed and the last judged; -1 before the
-    first.
-
-    Raises:
-        LedgerError: the three numbers are inconsistent. One wrong digit could stop all judging, or
-            cause billions of rounds to be judged.
-    """
+    first. Raises LedgerError if the three numbers are inconsistent. One wrong digit could stop all
+    judging, or cause billions of rounds to be judged."""
     # One statement reads one snapshot: another process may be writing.
     last, closed, judged = connection.execute(
         "SELECT (SELECT coalesce(max(clock), -1) FROM clock),"

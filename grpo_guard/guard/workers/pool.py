@@ -48,11 +48,8 @@ class Engine(Protocol):
 
     def ask(self, worker: Any, method: str, *args: Any) -> Future[Any]:
         """Call a method of a worker. ``start()`` returns a description of the worker, and
-        ``read(objects, ...)`` returns one answer per object.
-
-        Raises:
-            Exception: the arguments cannot be sent.
-        """
+        ``read(objects, ...)`` returns one answer per object. Raises Exception if the arguments
+        cannot be sent."""
 
     def end(self, worker: Any) -> None:
         """End a worker, even in the middle of a call."""

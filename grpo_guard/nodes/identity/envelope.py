@@ -81,11 +81,8 @@ class Envelope:
 
     @classmethod
     def of(cls, completion: Completion) -> Envelope | None:
-        """Return the envelope of a completion, or None if it has none.
-
-        Raises:
-            EnvelopeError: the metadata entry is not an envelope.
-        """
+        """Return the envelope of a completion, or None if it has none. Raises EnvelopeError if the
+        metadata entry is not an envelope."""
         try:
             data = completion.metadata.get(ENVELOPE)
             if data is None:
@@ -101,11 +98,8 @@ class Envelope:
         return envelope
 
     def signature_bytes(self) -> bytes:
-        """Decode the signature to its 64 bytes.
-
-        Raises:
-            EnvelopeError: the signature does not have 128 hexadecimal digits.
-        """
+        """Decode the signature to its 64 bytes. Raises EnvelopeError if the signature does not have
+        128 hexadecimal digits."""
         try:
             if isinstance(self.signature, str) and len(self.signature) == _SIGNATURE_DIGITS:
                 return bytes.fromhex(self.signature)
@@ -159,11 +153,8 @@ def message(envelope: Envelope, completion: Completion) -> bytes:
 
 
 def contents(envelope: Envelope, completion: Completion) -> bytes:
-    """Encode everything that a signature covers, injectively.
-
-    Raises:
-        EnvelopeError: the prompt holds something without an encoding, such as an image.
-    """
+    """Encode everything that a signature covers, injectively. Raises EnvelopeError if the prompt
+    holds something without an encoding, such as an image."""
     of = completion
     return b"".join(
         (

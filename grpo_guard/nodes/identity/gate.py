@@ -226,11 +226,8 @@ class Identity:
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: the state is malformed; nothing changes in this case.
-        """
+        """Restore what `state_dict` returned. Raises ValueError if the state is malformed; nothing
+        changes in this case."""
         # Change the store too: otherwise its keys would be loaded again before the next batch.
         with self._lock, self._held(lambda: self.ring.load_state_dict(state)):
             try:
@@ -342,11 +339,8 @@ class Identity:
 
 
 def is_admitted(completion: Completion) -> bool:
-    """Whether a completion is signed and has been admitted by `Identity.admit`.
-
-    Raises:
-        EnvelopeError: the completion's metadata cannot be read.
-    """
+    """Whether a completion is signed and has been admitted by `Identity.admit`. Raises
+    EnvelopeError if the completion's metadata cannot be read."""
     try:
         return type(completion.metadata.get(ENVELOPE)) is Admitted
     except Exception:  # a sender's object may raise anything

@@ -60,12 +60,8 @@ class SigningKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> SigningKey:
-        """Read the key from a file made by `write`.
-
-        Raises:
-            IdentityError: the file holds no private key, or can be read by users other than its
-                owner.
-        """
+        """Read the key from a file made by `write`. Raises IdentityError if the file holds no
+        private key, or can be read by users other than its owner."""
         path = Path(path)
         try:
             with path.open("rb") as file:
@@ -112,11 +108,8 @@ class SigningKey:
 
 
 def require_label(field: str, value: object) -> str:
-    """Check that a name is short and printable on one line, and return it.
-
-    Raises:
-        IdentityError: the value is not such a name.
-    """
+    """Check that a name is short and printable on one line, and return it. Raises IdentityError if
+    the value is not such a name."""
     # No subclass of str: it could compare as one name and be signed as another.
     if (
         type(value) is str
@@ -132,11 +125,8 @@ def require_label(field: str, value: object) -> str:
 
 
 def require_public(value: object) -> str:
-    """Check a public key in its text form, and return it.
-
-    Raises:
-        IdentityError: the key is malformed or unsafe.
-    """
+    """Check a public key in its text form, and return it. Raises IdentityError if the key is
+    malformed or unsafe."""
     if type(value) is str and _PUBLIC.fullmatch(value):
         # Signatures under such a key fit any message, so anyone could sign as this node.
         y = int.from_bytes(bytes.fromhex(value.removeprefix(PREFIX)), "little") & (1 << 255) - 1

@@ -63,11 +63,8 @@ class KeyRing:
         most_pinned: int = MOST_PINNED,
     ) -> KeyRing:
         """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
-
-        Raises:
-            IdentityError: the file cannot be read, or a line is malformed; the message gives the
-                line number.
-        """
+        Raises IdentityError if the file cannot be read, or a line is malformed; the message gives
+        the line number."""
         path = Path(path)
         try:
             with path.open("rb") as file:
@@ -124,11 +121,8 @@ class KeyRing:
         return self._by_key.get(key)
 
     def pin_key(self, name: str, key: str) -> None:
-        """Remember a key whose signature has been checked.
-
-        Raises:
-            IdentityError: the key or its name contradicts a known one, or there is no room.
-        """
+        """Remember a key whose signature has been checked. Raises IdentityError if the key or its
+        name contradicts a known one, or there is no room."""
         if not self.has_room:
             raise IdentityError(f"expected at most {self.most_pinned} pinned keys, got one more")
         self._add(name, key)
@@ -139,12 +133,9 @@ class KeyRing:
         return {"pinned": self.pinned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the pinned keys with those returned by `state_dict`.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: the state is malformed; in that case
-                nothing changes.
-        """
+        """Replace the pinned keys with those returned by `state_dict`. Raises ValueError,
+        TypeError, KeyError or AttributeError if the state is malformed; in that case nothing
+        changes."""
         pinned = dict(state["pinned"])
         agreed = {name: key for name, key in self._by_name.items() if name not in self._pinned}
         fresh = KeyRing(agreed, pin=True, most_pinned=max(self.most_pinned, len(pinned)))
