@@ -165,15 +165,8 @@ class GuardConfig(Options):
 
     @classmethod
     def from_text(cls, text: str, name: str) -> GuardConfig:
-        """Read the contents of a guard file.
-
-        Args:
-            text: The contents, as YAML.
-            name: Name of the file, for messages.
-
-        Raises:
-            ConfigError: the text is not YAML, or a field is wrong.
-        """
+        """Read the contents of a guard file, as YAML; messages name the file ``name``. Raises
+        ConfigError if the text is not YAML, or a field is wrong."""
         data = mapping_from(text, name)
         with without_secrets(data):
             try:

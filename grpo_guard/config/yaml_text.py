@@ -23,15 +23,8 @@ def _got(data: object) -> str:
 
 
 def mapping_from(text: str, name: str) -> dict[Any, Any]:
-    """Parse a mapping from YAML.
-
-    Args:
-        text: The contents of a guard file.
-        name: Name of the file, for messages.
-
-    Raises:
-        ConfigError: the text is not YAML, or not a mapping.
-    """
+    """Parse a mapping from the YAML of the guard file ``name``. Raises ConfigError if the text is
+    not YAML, or not a mapping."""
     import yaml
 
     try:
@@ -86,14 +79,9 @@ def _repeated_keys(root: Any) -> Iterator[Any]:
 
 
 def unreadable(name: str, error: Exception, text: str = "") -> ConfigError:
-    """Build the error for a guard file that cannot be read.
-
-    Args:
-        name: Name of the file.
-        error: The exception raised when reading the file.
-        text: Contents of the file. Only the indentation, dashes and key of the faulty line are
-            quoted, because the rest could contain a backend's API key.
-    """
+    """Build the error for a guard file that cannot be read. Of the contents, ``text``, only the
+    indentation, dashes and key of the faulty line are quoted, because the rest could contain a
+    backend's API key."""
     return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error, text)}")
 
 
@@ -128,14 +116,9 @@ def _shape(line: str) -> str:
 
 
 def _remedy(problem: str, lines: list[str], at: int, begun: int) -> str | None:
-    """Suggest what to look at; None if the YAML reader's own message is just as good.
-
-    Args:
-        problem: The YAML reader's message.
-        lines: Lines of the file.
-        at: Index of the faulty line, starting at 0.
-        begun: Line number, from 1, at which the structure being read begins.
-    """
+    """Suggest what to look at; None if the YAML reader's own message, ``problem``, is just as good.
+    ``at`` is the index of the faulty line, and ``begun`` the number, from 1, of the line at which
+    the structure being read begins."""
     line = lines[at] if at < len(lines) else ""
     if r"\t" in problem or "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent YAML with spaces, not with tabs"

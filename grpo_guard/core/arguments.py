@@ -178,12 +178,9 @@ def require_type(where: str, value: object, kind: type, wanted: str) -> None:
 
 
 def span(where: str, value: Any) -> tuple[int, int]:
-    """Return a half-open span as a tuple of two Python integers.
-
-    Raises:
-        TypeError: the value is not a pair of integers in a tuple or list.
-        ValueError: the span begins before 0 or ends before its start.
-    """
+    """Return a half-open span as a tuple of two Python integers. Raises TypeError if the value is
+    not a pair of integers in a tuple or list, or ValueError if it begins before 0 or ends before
+    its start."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     if pair and type(value[0]) is type(value[1]) is int and 0 <= value[0] <= value[1]:
         return value if type(value) is tuple else (value[0], value[1])

@@ -132,12 +132,8 @@ class Detokenizer:
         return cls(tokenizer, special=[vocabulary[name] for name in special])
 
     def problem(self, ids: Sequence[int], given: Sequence[Span] = ()) -> str | None:
-        """Explain why the text would not show all of a completion's ids; None if it would.
-
-        Args:
-            ids: Token ids of the completion, shape [n].
-            given: Spans of ``ids`` that are not trained on. A closing token may precede each span.
-        """
+        """Explain why the text would not show all of a completion's ids, [n]; None if it would. A
+        closing token may precede each of the ``given`` spans of ids, which are not trained on."""
         if self.known:
             place = next((i for i, token in enumerate(ids) if token not in self.known), None)
             if place is not None:

@@ -33,14 +33,8 @@ class UnknownNameError(LookupError):
 
 def choose(known: Collection[str], name: str, elsewhere: Mapping[str, str] = NOWHERE) -> str:
     """Return the name if it is known; otherwise raise UnknownNameError with the known names and the
-    name that was probably meant.
-
-    Args:
-        known: The known names.
-        name: The name to look up.
-        elsewhere: Names used by others -> the known names of the same things, which need not be
-            similar.
-    """
+    name that was probably meant. ``elsewhere`` maps names used by others to the known names of the
+    same things, which need not be similar."""
     if name not in known:
         nearest = [elsewhere[name]] if name in elsewhere else near(known, name)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""

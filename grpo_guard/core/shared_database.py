@@ -21,14 +21,8 @@ def use_write_ahead_log(connection: sqlite3.Connection, seconds: float) -> None:
     """Switch a database to SQLite's write-ahead log, so that readers never wait for a writer.
 
     When all ranks of a run create one file at once, SQLite refuses the switch immediately, whatever
-    the connection's timeout. This repeats it instead.
-
-    Args:
-        connection: A connection outside any transaction.
-        seconds: How long to wait for other processes, in seconds; 0 means one attempt.
-
-    Raises:
-        sqlite3.Error: the file cannot be switched, or is still locked after that time.
+    the connection's timeout. This repeats it for up to ``seconds`` instead; 0 means one attempt.
+    Raises sqlite3.Error if the file cannot be switched, or is still locked after that time.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -72,17 +72,11 @@ def admit(
     """Check the senders of a batch first, then references and token ids, then tool results.
 
     Args:
-        given: Verdicts the caller already has, one or None per completion; None if there are none.
+        given, decoded: As for `Guard.review`, which raises the same errors.
         identity, references, environment: As for `Guard`.
         detokenizer: Decodes the token ids; if None, text is used as sent.
         ids_unread: Whether to reject completions with ids, because nothing compares them with the
             text.
-        decoded: Whether the caller decoded each text from its ids; None if it decoded none.
-
-    Raises:
-        ValueError: ``given`` or ``decoded`` does not have one entry per completion.
-        TypeError: an item of the batch is not a completion, or an item of ``given`` is neither a
-            verdict nor None.
     """
     since = time.monotonic()
     batch = completions(batch)

@@ -27,15 +27,8 @@ _PARTS: Final = (
 
 
 def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
-    """Raise TypeError if an argument of a guard has the wrong type.
-
-    Args:
-        verifier, policy: As for `Guard`.
-        parts: Values of the arguments listed in `_PARTS`, in that order.
-
-    Raises:
-        TypeError: a value has the wrong type; the message says what to write instead.
-    """
+    """Raise TypeError if an argument of a guard has the wrong type, with what to write instead.
+    ``parts`` are the values of the arguments in `_PARTS`, in that order."""
     if not isinstance(verifier, CompletionVerifier):
         raise expected_verifier("Guard.verifier", verifier)
     require_names(verifier)
@@ -47,12 +40,8 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
 
 
 def log_of(log: Any) -> VerdictLog | None:
-    """Return the verdict log for a ``log`` argument, which can also be a path or None.
-
-    Raises:
-        TypeError: the argument is neither a log nor a path nor None.
-        ValueError: the file cannot be written.
-    """
+    """Return the verdict log for a ``log`` argument, which can also be a path or None. Raises
+    TypeError for anything else, or ValueError if the file cannot be written."""
     if isinstance(log, str | os.PathLike):
         log = VerdictLog(Path(log))
         require_writable(log.path)
@@ -62,15 +51,8 @@ def log_of(log: Any) -> VerdictLog | None:
 
 
 def require_writable(path: Path, *, make: bool = True) -> None:
-    """Check that verdicts can be appended to a file.
-
-    Args:
-        path: The file.
-        make: Whether to create a missing folder; some trainers create theirs only after the guard.
-
-    Raises:
-        ValueError: verdicts cannot be appended to the file.
-    """
+    """Raise ValueError unless verdicts can be appended to a file. With ``make``, a missing folder
+    is created; some trainers create theirs only after the guard."""
     try:
         problem = _problem(path, make)
     except (OSError, ValueError) as error:

@@ -42,14 +42,9 @@ class ForeignIdsWarning:
         verifier: CompletionVerifier,
         detokenizer: Detokenizer | None,
     ) -> None:
-        """Warn if most texts in a batch, from most nodes, differ from what their ids decode to.
-        Only the first batch with enough completions is examined.
-
-        Args:
-            batch: Completions as they were sent.
-            verifier: The guard's verifier.
-            detokenizer: The guard's detokenizer; if None, the verifier's own tokenizer is used.
-        """
+        """Warn if most texts in a batch, as it was sent, differ from what their ids decode to, and
+        do so for most nodes. Only the first batch with enough completions is examined. If
+        ``detokenizer`` is None, the verifier's own tokenizer is used."""
         if self._done:
             return
         sent = [c for c in batch if c.completion_ids and c.text.strip() and not c.given]

@@ -213,12 +213,9 @@ class Guard:
     def read_early(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> None:
-        """Start reading, in the background, completions that `review` will be called with later.
-        Verdicts stay the same, and `review` records them. See `Workers.read_early`.
-
-        Args:
-            batch, given, decoded: As for `review`, as far as they are known.
-        """
+        """Start reading, in the background, completions that `review` will be called with later, as
+        far as its arguments are known. Verdicts stay the same, and `review` records them. See
+        `Workers.read_early`."""
         known = certain(
             batch, given, references=self.references, environment=self.environment,
             reads_text=self.detokenizer is None and self.reads_ids, decoded=decoded,
@@ -226,15 +223,8 @@ class Guard:
         self.workers.read_early(self.verifier, known, unasked=not self.policy.pays_abstentions)
 
     def finish_review(self, admitted: AdmittedBatch, found: Sequence[Verdict]) -> Review:
-        """The second half of `review`: turn the verifier's verdicts on a batch into a review.
-
-        Args:
-            admitted: The batch, from `admit`.
-            found: One verdict for each completion in `AdmittedBatch.unsettled`.
-
-        Raises:
-            AbstainError: as for `review`.
-        """
+        """The second half of `review`, which can raise AbstainError: turn the verifier's verdicts,
+        one for each completion in `AdmittedBatch.unsettled`, into a review."""
         batch, verdicts = self.record_verdicts(admitted, found)
         self.rejections.look_at(batch, verdicts)
         if not self.policy.watches:
@@ -369,15 +359,9 @@ class Guard:
         return state_of(self._memories)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the current state with a `state_dict`, for all processes.
-
-        Args:
-            state: The state of a guard with the same verifiers in the same places.
-
-        Raises:
-            ValueError: the state belongs to another guard or is malformed.
-            LedgerError: a ledger cannot be written.
-        """
+        """Replace the current state, for all processes, with the `state_dict` of a guard with the
+        same verifiers in the same places. Raises ValueError if the state belongs to another guard
+        or is malformed, or LedgerError if a ledger cannot be written."""
         load_state(self._memories, state)
 
     def _require_fitting(self, policy: Policy) -> None:

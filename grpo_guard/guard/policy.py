@@ -100,14 +100,9 @@ class Policy:
             raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got!r}")
 
     def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
-        """Reduce each argument to one rule: the first that can be carried out.
-
-        Args:
-            cannot: Maps each (argument, rule) that cannot be carried out to the reason and remedy.
-
-        Raises:
-            ValueError: no rule of an argument can be carried out; the message gives the reason.
-        """
+        """Reduce each argument to one rule: the first that can be carried out. ``cannot`` maps each
+        (argument, rule) that cannot to the reason and remedy: the message of the ValueError if no
+        rule is left."""
         if not cannot:
             return _preferred(self)
         rules: dict[str, Any] = {}

@@ -25,17 +25,10 @@ class RewardCheck:
     def read(
         self, rewards: Any, review: Any, failures: GraderFailures | None, *, watches: bool = False
     ) -> tuple[list[Any], list[float | None]]:
-        """Return the rewards twice: as objects to hand back, and as numbers for settlement.
-
-        Args:
-            rewards: Numbers or None, one per completion, as a list, an array or a tensor, [n].
-            review: The review of the same completions.
-            failures: If given, non-finite rewards become None.
-            watches: Whether the guard only watches, so that rewards can have any type.
-
-        Raises:
-            TypeError: rewards or review have the wrong type, or a reward is not one number.
-        """
+        """Return the rewards, each a number or None, [n], twice: as objects to hand back, and as
+        numbers for settlement. With ``failures``, non-finite rewards become None; for a guard that
+        only watches, rewards can have any type. Raises TypeError if rewards or review have the
+        wrong type, or a reward is not one number."""
         if not isinstance(review, Review):
             raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
         found = _listed(rewards, any_shape=watches)

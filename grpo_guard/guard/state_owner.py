@@ -50,12 +50,8 @@ def claims_held() -> Iterator[None]:
 
 
 def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
-    """Record which guard writes to a persistent store; warn if another guard did so before.
-
-    Args:
-        store: The guard's store.
-        verifier: The guard's verifier, the root of a tree.
-    """
+    """Record which guard, given the root of its verifiers, writes to a persistent store; warn if
+    another guard did so before."""
     if not store.lasting:
         return
     if (held := _held.get()) is not None:

@@ -39,13 +39,9 @@ class ChecksOfNodes(Memory):
             return {node: self._nodes.get(node, Checks()) for node in nodes}
 
     def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
-        """Record a batch.
-
-        Args:
-            clean: Number of accepted completions by node.
-            caught: Nodes with a rejection; their counts start over.
-            enough: Number of clean completions after which a caught node counts like any other.
-        """
+        """Record a batch: the number of accepted completions by node, and the nodes with a
+        rejection, whose counts start over. After ``enough`` clean completions a caught node counts
+        like any other."""
         self.change(lambda: self._add(clean, caught, enough))
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:

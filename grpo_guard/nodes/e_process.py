@@ -100,14 +100,9 @@ class EProcess:
         cap: float = CAP,
         digest: int | None = None,
     ) -> EProcess:
-        """Return the e-process after one more batch.
-
-        Args:
-            log_factors: Logarithm of each column's factor.
-            weights: Weights of the columns; they add up to 1.
-            cap: Maximum log wealth of a column.
-            digest: Digest that identifies the batch; a recently seen batch changes nothing.
-        """
+        """Return the e-process after one more batch, given the logarithm of each column's factor.
+        The weights of the columns add up to 1, and ``cap`` limits the log wealth of each.
+        ``digest`` identifies the batch; a recently seen batch changes nothing."""
         if digest is not None and digest in self.seen:
             return self
         share = log_share(self.starts)

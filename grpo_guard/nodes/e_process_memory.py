@@ -33,14 +33,11 @@ class EProcessMemory(Memory):
         super().__init__(store, name)
 
     def add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, EProcess]:
-        """Record a batch and return the new e-process of each of its nodes.
+        """Record a batch, given for each node the `digest_of` its completions and the logarithm of
+        each column's factor, and return the new e-process of each of its nodes.
 
         Beyond `MAX_NODES`, the least recently seen nodes are forgotten, starting with nodes that
         have no evidence against them. A forgotten node starts over if it comes back.
-
-        Args:
-            batch: For each node, the `digest_of` its completions and the logarithm of each column's
-                factor.
         """
         return self.change(lambda: self._add(batch))
 

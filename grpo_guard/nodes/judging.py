@@ -34,12 +34,8 @@ class Settings:
 
 
 class Judging:
-    """This process's comparisons, fed from the database. Not safe to share between threads.
-
-    Args:
-        settings: How the ledger judges.
-        on_changes: Function called when nodes become hard or stop being hard; may be None.
-    """
+    """This process's comparisons, fed from the database; ``on_changes`` is called when nodes become
+    hard or stop being hard. Not safe to share between threads."""
 
     def __init__(self, settings: Settings, on_changes: OnChanges | None = None) -> None:
         self._settings, self._on_changes = settings, on_changes

@@ -193,12 +193,9 @@ class EvidenceLedger:
             return self._read(self._dumped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the ledger's contents with what `state_dict` returned, for all processes.
-
-        Raises:
-            ValueError: ``state`` does not have that form; nothing is replaced.
-            LedgerError: the file cannot be written.
-        """
+        """Replace the ledger's contents, for all processes, with what `state_dict` returned. Raises
+        ValueError if ``state`` does not have that form, in which case nothing is replaced, or
+        LedgerError if the file cannot be written."""
         with self._lock:
             self._read(lambda connection: self._loaded(connection, state))
             self._waiting.clear()  # these batches belong to the state that was replaced

@@ -93,13 +93,9 @@ def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
 
 
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
-    """Open a ledger, creating it in an existing folder if it does not exist.
-
-    Args:
-        path: Path of the database.
-        seconds: How long to wait for another process's transaction, in seconds.
-        create: Whether to create a missing file and open it for writing; otherwise the file is only
-            read, and never created.
+    """Open a ledger, creating it in an existing folder if it does not exist, and wait up to
+    ``seconds`` for another process's transaction. Without ``create`` the file is only read, and
+    never created.
 
     Raises:
         LedgerError: the file is not a ledger, has another version, or (if ``create``) can be

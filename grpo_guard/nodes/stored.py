@@ -31,18 +31,9 @@ def stored_states(path: Path, name: str) -> dict[str, Any]:
 
 
 def change_states(path: Path, name: str, change: Callable[[Any], bool]) -> bool:
-    """Change the states of all memories whose names begin with ``name``.
-
-    Running guards load the changed states at their next batch.
-
-    Args:
-        path: The store's file.
-        name: The beginning of the memories' names.
-        change: Changes a state in place and returns whether it did.
-
-    Raises:
-        LedgerError: the file is missing, or cannot be read or written.
-    """
+    """Change the states of all memories whose names begin with ``name``; running guards load them
+    at their next batch. ``change`` modifies a state in place and returns whether it did. Raises
+    LedgerError if the file is missing, or cannot be read or written."""
     if not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")
     writable = "a store that can be written"

@@ -117,16 +117,12 @@ class Workers:
     def read_early(
         self, verifier: CompletionVerifier, batch: Sequence[Completion], *, unasked: bool = True
     ) -> None:
-        """Start reading, in the background, completions whose batch arrives later; never raises.
+        """Start reading, in the background, completions as ``verifier`` will see them when their
+        batch arrives; never raises. For ``unasked`` see `reading`.
 
         Only code that reads each text on its own runs early, in processes if there are any. The
         batch then reads only the remaining texts, and its verdicts are the same. Anything that
         compares completions, asks a model or keeps per-node state runs on the batch.
-
-        Args:
-            verifier: The verifier that will run on the batch.
-            batch: Any number of completions, as the verifier will see them.
-            unasked: As for `reading`.
         """
         self._forget_a_forks()
         try:

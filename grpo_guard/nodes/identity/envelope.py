@@ -144,11 +144,8 @@ def fits(envelope: Envelope, data: bytes) -> bool:
 
 
 def message(envelope: Envelope, completion: Completion) -> bytes:
-    """Return the bytes to sign: the domain, followed by the digest of `contents`.
-
-    Raises:
-        EnvelopeError: see `contents`.
-    """
+    """Return the bytes to sign: the domain, followed by the digest of `contents`, which can raise
+    EnvelopeError."""
     return DOMAIN + sha256(contents(envelope, completion)).digest()
 
 
@@ -186,14 +183,9 @@ def _spans(of: Completion) -> tuple[bytes, bytes]:
 
 
 def prompt_bytes(prompt: Any) -> bytes:
-    """Encode a prompt injectively, except that a list and a tuple of the same parts are equal.
-
-    Args:
-        prompt: The prompt as held by `Completion`, so its depth and size are bounded.
-
-    Raises:
-        EnvelopeError: a part is not text, a number, bytes, null, a list or a mapping.
-    """
+    """Encode a prompt, bounded in depth and size by `Completion`, injectively, except that a list
+    and a tuple of the same parts are equal. Raises EnvelopeError if a part is not text, a number,
+    bytes, null, a list or a mapping."""
     if isinstance(prompt, str):
         return _text(prompt)
     parts: list[bytes] = []

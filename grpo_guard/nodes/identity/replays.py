@@ -51,14 +51,13 @@ class Replays:
         *,
         in_all: int | None = None,
     ) -> str | None:
-        """Fill a place, given as a digest of prompt and slot. If that is not allowed, return why:
-        ``late``, ``replayed``, ``contradicted`` or ``too_many``.
+        """Fill a place, given as a digest of prompt and slot, with the message that ``key`` signed
+        for ``round``. If that is not allowed, return why: ``late``, ``replayed``, ``contradicted``
+        or ``too_many``.
 
-        Args:
-            key, round, message: The signer's key, and the round and the message that it signed.
-            given_up: Event that frees the place again once set: the caller never got the answer.
-            in_all: Maximum number of places of this key over all of its rounds; None if only
-                ``most`` applies.
+        ``given_up`` is an event that frees the place again once set: the caller never got the
+        answer. ``in_all`` limits the places of this key over all of its rounds; None if only
+        ``most`` applies.
         """
         message = digest(message)
         newest = self._newest.get(key, round)
