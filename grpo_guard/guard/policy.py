@@ -72,13 +72,15 @@ class Policy:
     abstain_window: int = 20
 
     def __post_init__(self) -> None:
-        for name, expected, known in _RULES:
+        for name, known in _RULES.items():
             value = getattr(self, name)
             if not isinstance(value, tuple | list):
                 value = (value,)
             number = name == "on_reject"
             if not value or not all(r in known or (number and is_finite(r)) for r in value):
                 got = getattr(self, name)
+                *first, last = [*map(repr, known), *(["a finite number"] if number else [])]
+                expected = f"{', '.join(first)} or {last}"
                 nearest = near(known, got) if isinstance(got, str) else []
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
                 raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}{hint}")
@@ -106,7 +108,7 @@ class Policy:
         if not cannot:
             return _preferred(self)
         rules: dict[str, Any] = {}
-        for name, _, _ in _RULES:
+        for name in _RULES:
             asked = self.rules(name)
             possible = [rule for rule in asked if (name, rule) not in cannot]
             if not possible:
@@ -157,26 +159,22 @@ def _warn_paid(number: float) -> None:
 @lru_cache(maxsize=64)
 def _preferred(policy: Policy) -> Policy:
     """The policy with the first rule of each argument; cached, because every batch asks for it."""
-    return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
+    return replace(policy, **{name: policy.rules(name)[0] for name in _RULES})
 
 
 Rule: TypeAlias = tuple[str, Any]
 """An argument of a policy and one of its rules, e.g. ``("on_reject", "drop")``."""
 
-_RULES: Final = (
-    (
-        "on_reject",
-        "'zero', 'drop', 'no_gain', 'keep' or a finite number",
-        ("zero", "drop", "no_gain", "keep"),
-    ),
-    ("on_abstain", "'skip', 'pass', 'zero' or 'raise'", ("skip", "pass", "zero", "raise")),
-    ("on_long", "'keep' or 'scale'", ("keep", "scale")),
-)
+_RULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "on_reject": ("zero", "drop", "no_gain", "keep"),
+    "on_abstain": ("skip", "pass", "zero", "raise"),
+    "on_long": ("keep", "scale"),
+}
 
 
 def not_a_policy(where: str, got: object) -> TypeError:
     """The error for a value that is not a policy, with what to write instead."""
-    hint = f"; write Policy(on_reject={got!r})" if got in _RULES[0][2] else ""
+    hint = f"; write Policy(on_reject={got!r})" if got in _RULES["on_reject"] else ""
     if isinstance(got, Mapping):
         hint = "; write Policy(**...)"
     return TypeError(f"{where}: expected a Policy or None, got {shown(got)}{hint}")

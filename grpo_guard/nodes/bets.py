@@ -54,11 +54,8 @@ _REMEMBERED = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The rate at which an honest node may be rejected: ratio * its peers' rate + offset.
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
+    """The rate at which an honest node may be rejected: ratio * its peers' rate + offset. Raises
+    ValueError if an argument is out of range."""
 
     ratio: float = 1.25
     offset: float = 0.01

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
@@ -129,13 +129,12 @@ def _joined(segments: Sequence[Entry]) -> Entry:
     """
     if len(segments) == 1:
         return segments[0]
-    outcomes = {entry.outcome for entry in segments}
     phrases = {phrase.digest: phrase for entry in segments for phrase in entry.phrases}
     return Entry(
         segments[0].node,
         min(entry.prompt for entry in segments),  # so that their order in the batch does not matter
         _digest(b"".join(sorted(entry.key for entry in segments))),
-        next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None),
+        _worst({entry.outcome for entry in segments}),
         tuple(sorted({kind for entry in segments for kind in entry.kinds})),
         tuple(phrases[digest] for digest in sorted(phrases)),
     )
@@ -162,11 +161,11 @@ def outcome_of_work(verdict: Verdict) -> Outcome | None:
     if last.verifier in _OF_RECORD and last.rejected:
         return None
     others = applicable_of(verdict.members)
-    outcomes = {outcome_of_work(member) for member in others}
-    for outcome in _WORST_FIRST:
-        if outcome in outcomes:
-            return outcome
-    return None
+    return _worst({outcome_of_work(member) for member in others})
+
+
+def _worst(outcomes: Collection[Outcome | None]) -> Outcome | None:
+    return next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
 
 
 def standing_bars(verdict: Verdict) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from grpo_guard.nodes.bets import Tolerance
-from grpo_guard.nodes.changes import OnChanges, changes_of
 from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, threshold
 from grpo_guard.nodes.release import pardoned, pardons, released_until
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
 from grpo_guard.nodes.schema import chunks, transaction
 from grpo_guard.nodes.standing import Mark, State, updated
 
+OnChanges = Callable[[sqlite3.Connection, list[int], list[int]], None]
+"""Called with the ids of the nodes that became hard, and of those that are no longer hard."""
 WORK = "work"
 SLOTS = "slots"
 # A node that loses its connection leaves slots empty in good faith, so the tolerance is wider than
@@ -34,10 +35,9 @@ class Settings:
 
 
 class Judging:
-    """This process's comparisons, fed from the database; ``on_changes`` is called when nodes become
-    hard or stop being hard. Not safe to share between threads."""
+    """This process's comparisons, fed from the database. Not safe to share between threads."""
 
-    def __init__(self, settings: Settings, on_changes: OnChanges | None = None) -> None:
+    def __init__(self, settings: Settings, on_changes: OnChanges = lambda *_: None) -> None:
         self._settings, self._on_changes = settings, on_changes
         self._fed: int | None = None
         self._pardons = 0
@@ -50,18 +50,15 @@ class Judging:
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Judge every closed round that no process has judged yet; after an error, the rest is
-        judged next time.
-
-        Raises:
-            sqlite3.Error: the file cannot be used now.
-            LedgerError, ValueError, TypeError: the file holds odd values.
-        """
+        judged next time. Raises sqlite3.Error if the file cannot be used now, or LedgerError,
+        ValueError or TypeError if it holds odd values."""
         _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
             released = released_until(connection)
             if self._fed is not None:  # otherwise the release predates this process
-                self._say(connection, [], list(dict(released.items() - self._released.items())))
+                changed = dict(released.items() - self._released.items())
+                self._on_changes(connection, [], list(changed))
             self._released = released
             self._fed, self._pardons = None, given  # rounds fed so far ignore the releases
         if closed <= judged and self._fed is not None:
@@ -98,11 +95,7 @@ class Judging:
             hard, clear = self._mark(connection, clock, WORK, work, State.HARD)
             self._mark(connection, clock, SLOTS, slots, State.SOFT)
             write_meta(connection, "judged", clock)
-        self._say(connection, hard, clear)
-
-    def _say(self, connection: sqlite3.Connection, hard: list[int], clear: list[int]) -> None:
-        if self._on_changes is not None and (hard or clear):
-            self._on_changes(changes_of(connection, hard, clear))
+        self._on_changes(connection, hard, clear)
 
     def _mark(
         self,

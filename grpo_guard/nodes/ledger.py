@@ -313,9 +313,11 @@ class EvidenceLedger:
         self._owner = os.getpid()
         self._judging = Judging(self.settings, self._log_changes)
 
-    def _log_changes(self, found: changes.Changes) -> None:
+    def _log_changes(
+        self, connection: sqlite3.Connection, hard: list[int], clear: list[int]
+    ) -> None:
         if self.announces:
-            changes.warn(found, self.path)
+            changes.warn(connection, self.path, hard, clear)
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:

@@ -31,7 +31,7 @@ MAX_UNWRITTEN = 64
 """Maximum number of changes kept while a file cannot be written."""
 MAX_UNREAD = 8
 """Maximum number of unreadable states kept for one memory."""
-_KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
+HAS_MEMORIES = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, state TEXT NOT NULL) WITHOUT ROWID
@@ -167,7 +167,7 @@ class Memory:
     def _take_news(self, connection: sqlite3.Connection) -> None:
         """Load what another process has written since, and repeat this process's unwritten
         changes."""
-        if not connection.execute(_KNOWN).fetchone():
+        if not connection.execute(HAS_MEMORIES).fetchone():
             return
         query = "SELECT name, version FROM memories WHERE name IN (?, ?) ORDER BY name != ?"
         own, former = self._key, self._former if self._version is None else None

@@ -14,9 +14,8 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, names_in, opened, unknown_node
+from grpo_guard.nodes.schema import names_in, opened, unknown_node
 
-_PATIENCE = 30.0
 PARDONS = "pardons"
 """The ledger's key for the number of releases."""
 _UNTIL = "pardoned until, node "
@@ -29,10 +28,7 @@ def release(path: Path, node: str) -> None:
     weaker, raise ``offset``. Raises LedgerError if the file is not a ledger, cannot be written, or
     does not know the node.
     """
-    if not path.is_file():
-        raise LedgerError(f"{path}: expected a ledger, got no such file")
-    writable = "a ledger that can be written"
-    with opened(path, writable, seconds=_PATIENCE, create=True) as connection:
+    with opened(path, "a ledger that can be written", write=True) as connection:
         _release(connection, path, node)
 
 

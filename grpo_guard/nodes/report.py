@@ -118,7 +118,7 @@ class Shown:
 def read(path: Path, node: str | None = None) -> Shown:
     """Read everything in a ledger, or one node, from one snapshot and without writing to it. Raises
     LedgerError if the file is not a ledger, cannot be read, or does not know the node."""
-    with opened(path, "a readable ledger", seconds=5.0, create=False) as connection:
+    with opened(path, "a readable ledger") as connection:
         return _read(connection, path, node)
 
 
@@ -168,13 +168,13 @@ def standings(
     found = []
     for node, stored, last, own, own_rejected, abstained, owed, empty in rows:
         _expect_counts(last, own, own_rejected, abstained, owed, empty, judged, rejected)
-        mark, log_e, peers = _mark(connection, node, WORK)
-        slots, _, _ = _mark(connection, node, SLOTS)
+        mark, log_e, peers = _mark(connection, node, WORK) or (Mark(), 0.0, 0)
+        slots = _mark(connection, node, SLOTS)
         found.append(
             Standing(
                 node=printable(stored),
                 state=mark.state,
-                withholds=slots.state,
+                withholds=slots[0].state if slots else State.CLEAR,
                 judged=own,
                 rejected=own_rejected,
                 abstained=abstained,
@@ -188,7 +188,7 @@ def standings(
                 owed=owed,
                 empty=empty,
                 reasons=_reasons(connection, node),
-                released=node in released and not _judged(connection, node),
+                released=node in released and _mark(connection, node, WORK) is None,
             )
         )
     order = {State.HARD: 0, State.SOFT: 1, State.CLEAR: 2}
@@ -225,23 +225,19 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
     return list(hints.values())
 
 
-def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:
+def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int] | None:
+    """Return a node's mark, evidence and number of peers; None if it was not judged."""
     query = (
         "SELECT state, level, renewed, since, log_e, peers FROM marks WHERE node = ? AND kind = ?"
     )
     row = connection.execute(query, (node, kind)).fetchone()
     if row is None:
-        return Mark(), 0.0, 0
+        return None
     state, level, renewed, since, log_e, peers = row
     _expect_counts(peers)
     if not isinstance(log_e, int | float) or not math.isfinite(log_e):
         raise LedgerError(f"expected evidence, got {log_e!r:.80}")
     return Mark(State(state), level, renewed, since), log_e, peers
-
-
-def _judged(connection: sqlite3.Connection, node: int) -> bool:
-    query = "SELECT 1 FROM marks WHERE node = ? AND kind = ?"
-    return connection.execute(query, (node, WORK)).fetchone() is not None
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:

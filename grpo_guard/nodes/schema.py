@@ -59,7 +59,6 @@ CREATE INDEX phrases_digest ON phrases (digest);
 
 TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", _TABLES))
 _AT_ONCE = 500
-_SECONDS = 5.0
 # With SQLite's default of two megabytes, the keys of a million completions would be read again for
 # each insert. The memory is only allocated as the file grows.
 _CACHE_KIB = 64 * 1024
@@ -102,8 +101,6 @@ def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Conne
             written by someone else.
         sqlite3.Error: the file cannot be opened or written now.
     """
-    if not create and not path.is_file():
-        raise LedgerError(f"{path}: expected a ledger, got no such file")
     if create and not path.parent.is_dir():
         raise LedgerError(f"{path}: expected a path in an existing folder")
     if path.is_dir():
@@ -127,19 +124,20 @@ def require_usable(path: Path) -> None:
         raise LedgerError(f"{path}: expected a path in an existing folder")
     if path.exists():
         _refuse_what_others_write(path)
-        with opened(path, "a ledger", seconds=_SECONDS, create=False):
+        with opened(path, "a ledger"):
             pass
 
 
 @contextmanager
-def opened(
-    path: Path, expected: str, *, seconds: float, create: bool
-) -> Iterator[sqlite3.Connection]:
-    """Open a ledger for one transaction, as `connect` does; any error becomes a LedgerError."""
+def opened(path: Path, expected: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open an existing ledger from outside a run, for one transaction; any error becomes a
+    LedgerError."""
     try:
+        if not path.is_file():
+            raise LedgerError(f"{path}: expected a ledger, got no such file")
         with (
-            closing(connect(path, seconds=seconds, create=create)) as connection,
-            transaction(connection, "BEGIN IMMEDIATE" if create else "BEGIN"),
+            closing(connect(path, seconds=30.0 if write else 5.0, create=write)) as connection,
+            transaction(connection, "BEGIN IMMEDIATE" if write else "BEGIN"),
         ):
             yield connection
     except LedgerError:

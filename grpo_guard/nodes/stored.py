@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.nodes.intake import name_bytes, printable, stored_names
-from grpo_guard.nodes.memory import MAX_STATE
-from grpo_guard.nodes.schema import LedgerError, opened
+from grpo_guard.nodes.memory import HAS_MEMORIES, MAX_STATE
+from grpo_guard.nodes.schema import opened
 
-_PATIENCE: Final = 30.0
-_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 # Not those that another guard could not read, which are only kept.
 _STATES: Final = (
     "SELECT name, state FROM memories WHERE name GLOB ? AND name NOT GLOB '*_unread_*' "
@@ -26,7 +24,7 @@ _WRITE: Final = "UPDATE memories SET version = ?, state = ? WHERE name = ?"
 def stored_states(path: Path, name: str) -> dict[str, Any]:
     """Return the states of all memories whose names begin with ``name``, by name; raises
     LedgerError if the file cannot be read."""
-    with opened(path, "a readable store", seconds=5.0, create=False) as connection:
+    with opened(path, "a readable store") as connection:
         return _states(connection, name)
 
 
@@ -34,10 +32,7 @@ def change_states(path: Path, name: str, change: Callable[[Any], bool]) -> bool:
     """Change the states of all memories whose names begin with ``name``; running guards load them
     at their next batch. ``change`` modifies a state in place and returns whether it did. Raises
     LedgerError if the file is missing, or cannot be read or written."""
-    if not path.is_file():
-        raise LedgerError(f"{path}: expected a ledger, got no such file")
-    writable = "a store that can be written"
-    with opened(path, writable, seconds=_PATIENCE, create=True) as connection:
+    with opened(path, "a store that can be written", write=True) as connection:
         changed = {key: state for key, state in _states(connection, name).items() if change(state)}
         for key, state in changed.items():
             row = (secrets.randbits(62), json.dumps(state, separators=(",", ":")), key)
@@ -80,7 +75,7 @@ def _e_processes(state: Any) -> list[Any]:
 
 
 def _states(connection: sqlite3.Connection, name: str) -> dict[str, Any]:
-    if connection.execute(_TABLE).fetchone() is None:
+    if connection.execute(HAS_MEMORIES).fetchone() is None:
         return {}
     rows = connection.execute(_STATES, (f"{name}*", MAX_STATE)).fetchall()
     return {key: json.loads(state) for key, state in rows}

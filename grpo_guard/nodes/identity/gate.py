@@ -135,9 +135,9 @@ class Identity:
         store: Where to keep pinned keys; None to keep them in memory.
 
     Attributes:
-        given_up: Function called in the thread of `admit`. It returns an event that is set once the
-            caller stops waiting, because an unanswered completion may be sent again, or None if the
-            caller always waits.
+        given_up: Function called in the thread of `admit`, or None. It returns an event that is set
+            once the caller stops waiting, because an unanswered completion may be sent again, or
+            None if the caller always waits.
 
     Raises:
         IdentityError: an argument is out of range.
@@ -166,7 +166,7 @@ class Identity:
         self._lock = threading.Lock()
         # Agreed keys need no file, so no batch has to wait for one.
         self._pins = _Pins(store, ring) if store is not None and ring.pin else None
-        self.given_up: Callable[[], threading.Event | None] = _never_gives_up
+        self.given_up: Callable[[], threading.Event | None] | None = None
 
     def admit(
         self,
@@ -248,8 +248,7 @@ class Identity:
         return {**vars(self), "_lock": None, "given_up": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock, self.given_up = threading.Lock(), _never_gives_up
+        vars(self).update(state, _lock=threading.Lock())
 
     def _held(self, again: Callable[[], object]) -> AbstractContextManager[None]:
         """Hold the pinned keys in order to change them; see `Memory.held`."""
@@ -313,8 +312,9 @@ class Identity:
         key, round = envelope.public_key, envelope.round
         if self.ring.name_of(key) is None:
             self.ring.pin_key(envelope.node, key)
+        given_up = self.given_up and self.given_up()
         kind = self._replays.refusal(
-            key, round, signed.place, signed.message, self.given_up(), in_all=self._share_of(key)
+            key, round, signed.place, signed.message, given_up, in_all=self._share_of(key)
         )
         return None if kind is None else _refusal(kind)
 
@@ -345,10 +345,6 @@ def is_admitted(completion: Completion) -> bool:
         return type(completion.metadata.get(ENVELOPE)) is Admitted
     except Exception:  # a sender's object may raise anything
         raise EnvelopeError("it cannot be read") from None
-
-
-def _never_gives_up() -> threading.Event | None:
-    return None
 
 
 def _refusal(kind: str, more: str = "") -> Finding:

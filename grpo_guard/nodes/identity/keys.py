@@ -85,11 +85,8 @@ class SigningKey:
             ) from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the key to a new file that only its owner can read.
-
-        Raises:
-            FileExistsError: the file exists; an overwritten key would be lost.
-            OSError: the file cannot be written.
+        """Write the key to a new file that only its owner can read. Raises FileExistsError if the
+        file exists, because an overwritten key would be lost, or OSError if it cannot be written.
         """
         # Created with this mode rather than changed to it, so that nobody can open it in between.
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
