@@ -8,6 +8,9 @@ from typing import Final
 
 _PAUSE: Final = 0.01
 """Seconds between two attempts to switch a file to the write-ahead log."""
+inherited: Final[list[sqlite3.Connection]] = []
+"""Connections of a parent process, which its forks must neither use nor close. They are kept here,
+because garbage collection would close them."""
 
 
 def locked(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grpo_guard.core.shared_database import use_write_ahead_log
+from grpo_guard.core.shared_database import inherited, use_write_ahead_log
 from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
@@ -48,6 +48,7 @@ class RulingCache:
         self._path = str(path)
         self._most = most
         self._connection: sqlite3.Connection | None = None
+        self._owner = os.getpid()
         self._failed = False
 
     def get(self, keys: Sequence[str]) -> dict[str, Ruling]:
@@ -90,7 +91,11 @@ class RulingCache:
             self._warn(error)
 
     def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._owner != os.getpid():
+            inherited.append(self._connection)
+            self._connection = None
         if self._connection is None:
+            self._owner = os.getpid()
             path = os.path.realpath(self._path)  # SQLite puts its other files next to the target
             # In a folder that others can write to, they could plant a link to a file of ours.
             folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.shared_database import locked
+from grpo_guard.core.shared_database import inherited, locked
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import changes, copies, report
 from grpo_guard.nodes.bets import Tolerance
@@ -39,8 +39,6 @@ _MOST_NODES = 10_000_000
 _UNTIL_LOADED = 30.0
 # Errors that would recur on every later attempt.
 _HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
-# Connections of a parent process, kept alive: garbage collection would close them.
-_inherited: list[sqlite3.Connection] = []
 
 
 class EvidenceLedger:
@@ -297,7 +295,7 @@ class EvidenceLedger:
 
     def _open(self, seconds: float) -> sqlite3.Connection:
         if self._connection is not None and self._owner != os.getpid():
-            _inherited.append(self._connection)  # after a fork: the parent's, not to be touched
+            inherited.append(self._connection)
             self._forget()
         elif self._connection is not None and not self.path.exists():
             logger.warning("ledger %s is gone: starting a new one", self.path)

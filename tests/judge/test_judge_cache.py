@@ -255,6 +255,26 @@ def test_several_processes_share_a_cache(tmp_path):
     assert len(cache.get([str(i) for i in range(300)])) == 300
 
 
+def test_fork_keeps_its_rulings_when_its_parent_closes_the_file(tmp_path):
+    # SQLite takes the parent for the last to close the file, and removes the log that the fork
+    # would write to.
+    context = multiprocessing.get_context("fork")
+    cache = RulingCache(tmp_path / "c.sqlite")
+    cache.put({"parent": Ruling(True, p_yes=0.5)})
+    closed = context.Event()
+
+    def write():
+        closed.wait(60)
+        cache.put({"fork": Ruling(True, p_yes=0.5)})
+
+    fork = context.Process(target=write)
+    fork.start()
+    cache._connection.close()
+    closed.set()
+    fork.join(60)
+    assert RulingCache(tmp_path / "c.sqlite").get(["parent", "fork"]).keys() == {"parent", "fork"}
+
+
 def _write(path, start):
     cache = RulingCache(path)
     for i in range(start, start + 100):
