@@ -53,6 +53,7 @@ from grpo_guard.core.options import (
     Options,
     in_file,
     named,
+    placing,
     shown,
     without_secrets,
 )
@@ -202,10 +203,8 @@ class GuardConfig(Options):
                 guard.identity = identity_of(self.identity, self._store())
             guard.references = self._references()
             guard = self._asking(guard)
-            try:
+            with placing("", ValueError):  # its message names the option
                 guard.log, guard.workers = self.log, Workers(self.workers)
-            except ValueError as error:  # its message names the option
-                raise ConfigError(str(error)) from None
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -223,10 +222,7 @@ class GuardConfig(Options):
 
     def failures(self) -> GraderFailures | None:
         """Return how the guard treats failing graders, for adapters that grade outside the guard.
-
-        Raises:
-            ConfigError: as for `build`.
-        """
+        Raises ConfigError as `build` does."""
         return self.build().failures if self.preset == "failures_only" else None
 
     def leaves(self) -> Iterator[dict[str, Any]]:
@@ -255,10 +251,8 @@ class GuardConfig(Options):
         explicit = self.explicit_values(without=NO_OPTIONS)
         if live is None:
             require_plain(explicit, name)
-        try:
+        with placing(f"preset ({name}): ", ImportError):
             model, preset = preset_options(name), PRESETS[name]
-        except ImportError as error:
-            raise ConfigError(f"preset ({name}): {error}") from None
         require_options(explicit, model, name)
         of_policy = reads_policy(preset)
         if of_policy and self.tokenizer is not None:
@@ -300,17 +294,13 @@ class GuardConfig(Options):
                 verifier = AllOf(ExclusionVerifier(ledger), verifier)
         if store is not None:
             claim_state(store, verifier)
-        try:
+        with placing("policy: ", ValueError):  # a policy that does not suit this verifier
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
-        except ValueError as error:  # a policy that does not suit this verifier
-            raise ConfigError(f"policy: {error}") from None
 
     def _references(self) -> References | None:
-        try:
+        with placing("references: ", InputError):
             return None if self.references is None else References.from_file(self.references)
-        except InputError as error:
-            raise ConfigError(f"references: {error}") from None
 
     def _asking(self, guard: Guard) -> Guard:
         if self.environment is None:
@@ -318,26 +308,20 @@ class GuardConfig(Options):
         if ":" not in self.environment:
             got = shown(self.environment)
             raise ConfigError(f"environment: expected package.module:function, got {got}")
-        try:
+        with placing("environment: ", TypeError, ValueError, UnknownNameError):
             return guard.with_environment(load(VERIFIERS, self.environment))
-        except (TypeError, ValueError, UnknownNameError) as error:
-            raise ConfigError(f"environment: {error}") from None
 
     def _tokenizer(self, live: Live | None) -> Any:
         """Load the tokenizer named in the file, or return the tokenizer of the policy in training;
         None if there is neither."""
         if self.tokenizer is None:
             return live and live.tokenizer
-        try:
+        with placing("tokenizer: ", ModuleNotFoundError, ValueError):
             return Detokenizer.from_pretrained(self.tokenizer)
-        except (ModuleNotFoundError, ValueError) as error:
-            raise ConfigError(f"tokenizer: {error}") from None
 
     def _store(self) -> NodeStore | None:
-        try:
-            if self.state is None:
-                return None
-            explicit = {} if self.ledger is None else self.ledger.explicit_values()
+        if self.state is None:
+            return None
+        explicit = {} if self.ledger is None else self.ledger.explicit_values()
+        with placing("", ValueError):
             return NodeStore(self.state, max_nodes=explicit.get("max_nodes", MAX_NODES))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None

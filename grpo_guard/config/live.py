@@ -21,12 +21,11 @@ class Live:
     """The in-memory policy that a guard file runs on, plus the settings agreed on by all nodes.
 
     Args:
-        model: The model object being trained.
-        tokenizer: The tokenizer of the model.
+        model, tokenizer: The model object being trained, and its tokenizer.
         sampling: The sampling declared by every node.
         coin: The public coin that nodes sample under; without a coin, seed replay is refused.
-        slots: Number of completions per node and prompt; for seed replay.
-        nodes: Names of the nodes; for seed replay.
+        slots, nodes: For seed replay: the number of completions per node and prompt, and the nodes'
+            names.
     """
 
     model: Any

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from grpo_guard.config.presets import PRESETS
 from grpo_guard.config.tree import not_a_node
 from grpo_guard.core.naming import near
-from grpo_guard.core.options import ConfigError, Options, named, options_of, shown
+from grpo_guard.core.options import ConfigError, Options, named, options_of, placing, shown
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 
 NO_OPTIONS = frozenset(
@@ -95,7 +95,5 @@ def _nodes(value: Any) -> Any:
 
 
 def chosen(known: list[str], name: str, where: str) -> str:
-    try:
+    with placing(f"{where}: " if where else "", UnknownNameError):
         return choose(known, named(name))
-    except UnknownNameError as error:
-        raise ConfigError(f"{where}: {error}" if where else str(error)) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_guard.core.options import ConfigError, Options, options_of
+from grpo_guard.core.options import ConfigError, Options, options_of, placing
 from grpo_guard.guard.policy import Policy
 from grpo_guard.nodes.identity.gate import Identity
 from grpo_guard.nodes.identity.keys import IdentityError
@@ -39,10 +39,8 @@ def ledger_of(section: LedgerConfig, store: NodeStore | None) -> EvidenceLedger:
     Raises ConfigError if an option is wrong, or the file is not a ledger."""
     path = section.path if store is None else store.path
     assert path is not None  # see GuardConfig._one_kind
-    try:
+    with placing("ledger: ", ValueError, LedgerError):
         return EvidenceLedger(path, **section.explicit_values(without={"exclude", "path"}))
-    except (ValueError, LedgerError) as error:
-        raise ConfigError(f"ledger: {error}") from None
 
 
 def identity_of(section: IdentityConfig, store: NodeStore | None) -> Identity:
@@ -54,8 +52,6 @@ def identity_of(section: IdentityConfig, store: NodeStore | None) -> Identity:
     ring = {name: options.pop(name) for name in of_ring if name in options}
     if file is None and not ring.get("pin"):
         raise ConfigError("identity.keys: expected a file of public keys, or pin: true")
-    try:
+    with placing("identity: ", IdentityError, ModuleNotFoundError):
         keys = KeyRing(**ring) if file is None else KeyRing.from_file(file, **ring)
         return Identity(keys, store=store, **options)
-    except (IdentityError, ModuleNotFoundError) as error:
-        raise ConfigError(f"identity: {error}") from None

@@ -15,7 +15,15 @@ from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
 from grpo_guard.core.calibrated import Calibrated
 from grpo_guard.core.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.core.naming import choose, near
-from grpo_guard.core.options import ConfigError, Options, named, options_of, shown, without_secrets
+from grpo_guard.core.options import (
+    ConfigError,
+    Options,
+    named,
+    options_of,
+    placing,
+    shown,
+    without_secrets,
+)
 from grpo_guard.core.redaction import is_name
 from grpo_guard.core.registry import (
     VERIFIERS,
@@ -142,10 +150,8 @@ class _Builder:
         explicit = model.read(options, f"{where}.{key}").explicit_values()
         if self.store is not None and "store" in model.from_python:
             explicit["store"] = self.store
-        try:
+        with placing(f"{where}.{key}: ", TypeError, ValueError):
             return _COMBINATORS[key](*members, **explicit)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where}.{key}: {error}") from None
 
     def _on_ray(self, options: dict[str, Any], where: str) -> CompletionVerifier:
         inner = options.pop("ray")
@@ -156,12 +162,11 @@ class _Builder:
         kind = load(VERIFIERS, _RAY)
         explicit = options_of("ray", kind).read(options, where).explicit_values()
         make = partial(build_verifier, inner, self.alpha, f"{where}.ray")
-        try:
+        refused = (ModuleNotFoundError, ConnectionError, TypeError, ValueError)
+        with placing(f"{where}.ray: ", *refused):
             made: CompletionVerifier = kind(
                 make, decide=lambda: self.node(inner, f"{where}.ray"), **explicit
             )
-        except (ModuleNotFoundError, ConnectionError, TypeError, ValueError) as error:
-            raise ConfigError(f"{where}.ray: {error}") from None
         return made
 
     def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:

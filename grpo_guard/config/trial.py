@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from grpo_guard.config.file import GuardConfig
-from grpo_guard.core.options import ConfigError
+from grpo_guard.core.options import placing
 from grpo_guard.guard import Guard
 from grpo_guard.guard.argument_checks import require_writable
 from grpo_guard.nodes.schema import LedgerError, require_usable
@@ -17,28 +17,24 @@ from grpo_guard.nodes.store import FILE, require_folder
 
 @contextmanager
 def tried(config: GuardConfig) -> Iterator[Guard]:
-    """Build the guard of a guard file, with its state, ledger and log in a temporary folder.
-
-    Paths named in the guard file are checked, but nothing is created or changed there.
-
-    Raises:
-        ConfigError: as for `GuardConfig.build`.
-    """
+    """Build the guard of a guard file, with its state, ledger and log in a temporary folder. Paths
+    named in the guard file are checked, but nothing is created or changed there. Raises ConfigError
+    as `GuardConfig.build` does."""
     ledger = config.ledger
     with TemporaryDirectory(prefix="grpo-guard-") as folder:
         changed: dict[str, object] = {}
         with config.naming_errors():
             if config.state:
-                with _said_of(""):
+                with placing("", ValueError, LedgerError):
                     _require_store(Path(config.state))
                 changed["state"] = folder
             if ledger is not None and ledger.path is not None:
-                with _said_of("ledger: "):
+                with placing("ledger: ", ValueError, LedgerError):
                     require_usable(Path(ledger.path))
                 own = {"path": str(Path(folder) / FILE)}
                 changed["ledger"] = ledger.model_copy(update=own)
             if config.log is not None:
-                with _said_of(""):
+                with placing("", ValueError):
                     require_writable(Path(config.log), make=False)
                 changed["log"] = str(Path(folder) / "verdicts.jsonl")
         yield config.model_copy(update=changed).build()
@@ -48,12 +44,3 @@ def _require_store(folder: Path) -> None:
     require_folder(folder)
     if folder.is_dir():
         require_usable(folder / FILE)
-
-
-@contextmanager
-def _said_of(place: str) -> Iterator[None]:
-    """Turn check errors raised in the block into ConfigErrors that begin with ``place``."""
-    try:
-        yield
-    except (ValueError, LedgerError) as error:
-        raise ConfigError(f"{place}{error}") from None

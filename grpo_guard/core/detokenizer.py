@@ -196,15 +196,10 @@ class Detokenizer:
         hide: bool = False,
         hide_given: bool = False,
     ) -> tuple[str, tuple[Span, ...]]:
-        """Return the text of several turns, with the given spans as character offsets into it.
-
-        Args:
-            ids: Token ids of all turns, shape [n].
-            given: Token spans between the author's turns.
-            hide: Leave special tokens out of the author's turns; otherwise show all of them except
-                a closing token at the end of a turn.
-            hide_given: Leave special tokens out of the given spans.
-        """
+        """Return the text of several turns, whose ids are [n], with the given spans of tokens
+        between the author's turns as character offsets into it. Special tokens are shown, except a
+        closing token at the end of a turn, but left out of the author's turns with ``hide``, and of
+        the given spans with ``hide_given``."""
         parts = []
         for i, (start, end) in enumerate(stretches(given, len(ids))):
             part = ids[start:end]

@@ -49,6 +49,15 @@ def in_file(name: str, error: Exception) -> ConfigError:
     return ConfigError(text if not name or text.startswith(f"{name}:") else f"{name}: {text}")
 
 
+@contextlib.contextmanager
+def placing(place: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds in the block into ConfigErrors that begin with ``place``."""
+    try:
+        yield
+    except kinds as error:
+        raise ConfigError(f"{place}{error}") from None
+
+
 class Options(BaseModel):
     """Options by name; the error for an unknown name suggests the closest known one."""
 
@@ -119,9 +128,8 @@ def options_of(
 
     Args:
         name: Name of the model, for the JSON schema.
-        makers: Callables whose parameters become options. `Options.build` calls the first, which
-            passes its ``**options`` on to the next.
-        without: Names of parameters that are not options.
+        makers: Callables whose parameters, except those in ``without``, become options.
+            `Options.build` calls the first, which passes its ``**options`` on to the next.
         fields: Options that extend or replace the parameters, as (type, default).
     """
     fields = dict(fields or {})

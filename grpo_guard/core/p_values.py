@@ -25,30 +25,25 @@ def p_text(p: float) -> str:
 
 
 def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
-    """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None if there is no p-value.
+    """Weighted Bonferroni over tests: ``min(p_i / share_i)``, at most 1; None if no test has a
+    p-value.
 
-    The result is super-uniform under any dependence, because
-    P(some p_i <= share_i * t) <= t * sum(shares). The shares are fixed in advance: splitting the
-    budget among the tests that happen to answer would let the data choose the test.
-
-    Args:
-        p_values: P-values, one per test; None for a test that has no p-value.
-        shares: Shares of the error budget, one per test, each > 0, adding up to at most 1.
+    The result is super-uniform under any dependence, because P(some p_i <= share_i * t) <= t *
+    sum(shares). The shares of the error budget, each > 0, add up to at most 1 and are fixed in
+    advance: splitting the budget among the tests that happen to answer would let the data choose
+    the test.
     """
     each = [p / share for p, share in zip(p_values, shares, strict=True) if p is not None]
     return min(1.0, *each) if each else None
 
 
 def ruger(p_values: Sequence[float], rejects: int) -> float:
-    """Rüger's rule for "at least ``rejects`` of n tests reject": ``n / rejects * p_(rejects)``.
+    """Rüger's rule for "at least ``rejects`` of n tests reject", 1 <= ``rejects`` <= n: ``n /
+    rejects * p_(rejects)``.
 
     The result is super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number
     of p-values below t is at most n * t, so the probability that at least ``rejects`` of them are
     below t is at most n * t / rejects.
-
-    Args:
-        p_values: P-values, one per test, at least one.
-        rejects: Number of tests that must reject, between 1 and the number of tests.
     """
     return min(1.0, len(p_values) / rejects * sorted(p_values)[rejects - 1])
 

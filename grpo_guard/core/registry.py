@@ -55,13 +55,9 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Load the class registered under a name, or the class at ``package.module:Class``.
-
-    Raises:
-        UnknownNameError: the class does not exist; the message lists known names and the closest
-            match.
-        ImportError: an optional package is missing; the message names the install command.
-    """
+    """Load the class registered under a name, or the class at ``package.module:Class``. Raises
+    UnknownNameError, with the known names and the closest match, if there is no such class, or
+    ImportError, with the install command, if an optional package is missing."""
     if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
         return _imported(name)
     choose(names(group), name)

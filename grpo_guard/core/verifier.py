@@ -135,13 +135,11 @@ class CompletionVerifier(Runnable):
 
 
 class Composed(CompletionVerifier):
-    """Base class for verifiers composed of other verifiers, each with its own time-out.
+    """Base class for verifiers composed of other verifiers, each with its own time-out. Raises
+    TypeError if a member is not a verifier.
 
     A composed verifier can compare completions, whatever its members do, so its scope is at least
     ``"batch"``.
-
-    Raises:
-        TypeError: a member is not a verifier.
     """
 
     timeout = None

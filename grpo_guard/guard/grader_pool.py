@@ -152,11 +152,7 @@ class GraderPool:
 
 
 class WorkerProcess:
-    """A process that runs functions, one call at a time.
-
-    Raises:
-        OSError: no process can be started.
-    """
+    """A process that runs functions, one call at a time. Raises OSError if none can be started."""
 
     def __init__(self) -> None:
         self._known = Recent()
@@ -181,11 +177,8 @@ class WorkerProcess:
 
     def call(self, source: bytes, arguments: bytes, timeout: float) -> tuple[Any, ...]:
         """Call a function pickled by `packed` and `packed_arguments`; `answer_of` reads the reply.
-
-        Raises:
-            TimeoutError: no answer ``timeout`` seconds after the process began the call.
-            GraderError: the process ended, or its answer cannot be read.
-        """
+        Raises TimeoutError if there is no answer ``timeout`` seconds after the process began the
+        call, or GraderError if the process ended, or its answer cannot be read."""
         digest = hashlib.blake2b(source, digest_size=16).digest()
         known = digest in self._known
         try:

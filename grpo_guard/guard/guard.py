@@ -20,14 +20,13 @@ from grpo_guard.guard.abstentions import AbstainWindow
 from grpo_guard.guard.admission import AdmittedBatch, admit, certain, completions
 from grpo_guard.guard.argument_checks import log_of, require_parts
 from grpo_guard.guard.environment import Environment, EnvironmentVerifier
-from grpo_guard.guard.foreign_ids import ForeignIdsWarning
 from grpo_guard.guard.framework import adapter_for, only_reward
 from grpo_guard.guard.idle import IdleWarning
 from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
+from grpo_guard.guard.odd_batches import ForeignIdsWarning, RejectionWarning
 from grpo_guard.guard.policy import Policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
-from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import unseen
 from grpo_guard.guard.reward_checks import RewardCheck

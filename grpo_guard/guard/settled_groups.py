@@ -35,10 +35,8 @@ class SettledGroups:
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
         """Group settled rewards, [n], as returned by `Guard.settle`, and compute group means.
-
         Completions marked in ``out``, [n], are left out too, whatever they earn. Raises ValueError
-        if the lengths differ.
-        """
+        if the lengths differ."""
         n = len(rewards)
         groups = [None] * n if groups is None else list(groups)
         out = [False] * n if out is None else out

@@ -105,8 +105,8 @@ class Plan:
         return cls(verifier, tuple(groups), first is not None)
 
     def renewed(self) -> Plan:
-        """Return the plan with copies of the verifiers as they are now, or this plan if no verifier
-        has changed."""
+        """Return the plan with copies of the verifiers as they are now; this plan if none has
+        changed."""
         try:
             same = all(_settings(group.verifiers) == group.settings for group in self.groups)
         except TypeError:  # a verifier can no longer be sent
