@@ -186,13 +186,11 @@ class GuardConfig(Options):
             raise in_file(self._file, error) from error.__cause__
 
     def build(self, live: Live | None = None) -> Guard:
-        """Build the guard, and load its models.
+        """Build the guard, and load its models. Raises ConfigError if a name or an option is wrong,
+        or an external resource is missing.
 
         Args:
             live: The policy in training, used instead of the model and sampler named in the file.
-
-        Raises:
-            ConfigError: a name or an option is wrong, or an external resource is missing.
         """
         with self.naming_errors(), without_secrets(self.explicit_values()), claims_held():
             if live is None:  # before torch is loaded, and before the hub is asked for a folder

@@ -322,7 +322,8 @@ def failures_only(
     A failed completion leaves its group, rather than lowering the group's mean with a reward of 0
     and being unlearnt. A completion fails if the reward function raises, takes too long, or returns
     None or NaN; if the completion was cut off before its end; or if an adapter could not read it. A
-    trainer that cannot remove completions is refused when the reward function is decorated.
+    trainer that cannot remove completions is refused when the reward function is decorated. Raises
+    ValueError if ``timeout`` is out of range.
 
     Args:
         policy: Policy to use instead of ``POLICIES["failures_only"]``.
@@ -333,9 +334,6 @@ def failures_only(
         truncated: Whether a truncated rollout counts as a failure. If not, it keeps its reward, for
             example because hitting the limit should be punished.
         tokenizer: As for `different_weights`; if None, token ids are not checked either.
-
-    Raises:
-        ValueError: ``timeout`` is out of range.
     """
     return Guard(
         CutOffVerifier(truncated),

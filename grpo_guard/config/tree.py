@@ -100,7 +100,8 @@ def build_verifier(
     store: NodeStore | None = None,
     live: Live | None = None,
 ) -> CompletionVerifier:
-    """Build the verifier described by one node of the tree.
+    """Build the verifier described by one node of the tree. Raises ConfigError if a node is wrong;
+    the message begins with the node's location in the tree.
 
     Args:
         node: A leaf ``{type: NAME, ...options}``, or a combinator over nodes.
@@ -109,9 +110,6 @@ def build_verifier(
         store: Store for the state of verifiers that remember nodes; if None, they keep it
             themselves.
         live: The policy in training, used instead of the model and sampler named in a leaf.
-
-    Raises:
-        ConfigError: a node is wrong; the message begins with the node's location in the tree.
     """
     with without_secrets(node):
         return _Builder(alpha, store, live).node(node, where)

@@ -62,7 +62,8 @@ class Completion(_Marked):
 
     Token ids are the primary input: retokenising text changes 1-3 % of the tokens, so a completion
     without ids is scored under a looser profile. Fields marked as claims come from the sender and
-    may be false.
+    may be false. Raises CompletionError if a field has the wrong type or an impossible value. No
+    other exception is raised, whatever a field holds, because the fields are chosen by senders.
 
     Args:
         prompt: The prompt, as text or as chat messages such as
@@ -92,10 +93,6 @@ class Completion(_Marked):
             (`trusted_reference`).
         metadata: Anything else. `SeedReplayVerifier` compares the key ``run`` with its own run if
             present; other verifiers read only the keys that they are configured with.
-
-    Raises:
-        CompletionError: a field has the wrong type or an impossible value. No other exception is
-            raised, whatever a field holds, because the fields are chosen by senders.
     """
 
     prompt: str | Sequence[Message]

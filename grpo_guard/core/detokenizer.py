@@ -161,16 +161,14 @@ class Detokenizer:
         return self.raw(ids[:-1] if closed else ids)
 
     def read(self, completion: Completion, *, claims: bool = False) -> Completion:
-        """Return a copy of a completion with its text decoded from its ids.
+        """Return a copy of a completion with its text decoded from its ids. Raises UnreadableError
+        if the text would not show all of the ids, or the ids cannot be decoded.
 
         Args:
             completion: A completion with ``completion_ids``.
             claims: Whether the environment will check the given spans claimed by the sender. If
                 not, special tokens inside given spans are excused only if the spans are masked or
                 known.
-
-        Raises:
-            UnreadableError: the text would not show all of the ids, or the ids cannot be decoded.
         """
         ids, given = completion.completion_ids or (), completion.given
         spans = given.tokens if given else ()

@@ -28,10 +28,8 @@ class Vote(Ensemble):
 
     Abstains exactly when the abstaining members could still have tipped the vote, so that an outage
     of some judges never turns a minority into a majority. The p-value is Rüger's; it is None unless
-    every applicable member has a p-value.
-
-    Raises:
-        ValueError: ``rejects`` is not between 1 and the number of members.
+    every applicable member has a p-value. Raises ValueError if ``rejects`` is not between 1 and the
+    number of members.
     """
 
     def __init__(

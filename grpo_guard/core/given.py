@@ -25,7 +25,8 @@ MAX_SPANS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Ordered, disjoint spans of a completion that its author did not write.
+    """Ordered, disjoint spans of a completion that its author did not write. Raises ValueError if
+    they do not have the form below, or there are more than `MAX_SPANS`.
 
     Args:
         tokens: Half-open spans of ``completion_ids``, none of them empty; () without ids.
@@ -34,9 +35,6 @@ class Given:
         masked: Whether the trainer excludes these tokens from training, whatever their origin.
         known: Whether the spans are known to come from a tool or user, because the trainer
             requested them itself. A peer's claims are checked by the ``environment`` of a `Guard`.
-
-    Raises:
-        ValueError: the spans do not have this form, or there are more than `MAX_SPANS`.
     """
 
     tokens: tuple[Span, ...] = ()

@@ -86,10 +86,8 @@ def load_class(group: str, name: str, base: type) -> Any:
 
 
 def register_verifier(name: str) -> Callable[[T], T]:
-    """Register your own class under a name, for guards that this process builds from YAML.
-
-    Raises:
-        ValueError: another verifier already has this name.
+    """Register your own class under a name, for guards that this process builds from YAML. Raises
+    ValueError if another verifier already has this name.
 
     Examples:
         >>> @register_verifier("shouting")

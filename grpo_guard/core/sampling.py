@@ -29,7 +29,7 @@ class SamplingSpec:
     Nothing is inherited from a model's ``generation_config``. Engines do that silently
     (transformers falls back to top_k = 50, a vLLM server to the model's file), and a verifier that
     guessed would reject honest work. Engine, temperature, top_k and top_p must be given; the other
-    parameters are off by default.
+    parameters are off by default. Raises ValueError if an argument is out of range.
 
     Args:
         engine: The sampling engine, ``"transformers"``, ``"vllm"`` or ``"sglang"``; it determines
@@ -46,9 +46,6 @@ class SamplingSpec:
         max_new_tokens: Maximum length of a completion in tokens, including EOS; None if it is not
             declared.
         eos_token_ids: Ids of tokens that end a completion; empty for the tokenizer's EOS.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     engine: Engine

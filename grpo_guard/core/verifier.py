@@ -289,17 +289,15 @@ class AllOf(Ensemble):
     without p-values still rejects by its own rule, on top of the budget; `Calibrated` gives it a
     p-value. Rejections for something the author caused (malformed, overlong, screened) always hold.
 
-    The combined p-value is Bonferroni's over the shares.
+    The combined p-value is Bonferroni's over the shares. Raises ValueError if a value is out of
+    range, or a member could never reject, because its smallest possible p-value is above its share
+    of ``alpha``.
 
     Args:
         members: The verifiers to combine, at least one.
         alpha: The shared error budget, in (0, 1); None if each member decides at its own level.
         shares: Relative weights of the members in the budget, one per member; None for equal
             weights.
-
-    Raises:
-        ValueError: a value is out of range, or a member could never reject, because its smallest
-            possible p-value is above its share of ``alpha``.
     """
 
     def __init__(

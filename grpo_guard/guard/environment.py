@@ -46,16 +46,14 @@ class EnvironmentVerifier(CompletionVerifier):
 
     `Guard` creates this verifier from its ``environment`` argument and then trusts the given spans
     it accepts. Used on its own, this verifier does not make any other verifier trust them. A
-    completion without given spans is accepted.
+    completion without given spans is accepted. Raises TypeError if ``environment`` cannot be
+    called, or is async.
 
     Args:
         environment: Function called for each given span, in order, up to the first forged one.
         most: Maximum number of given spans per completion; a completion with more is rejected as
             OVERLONG. Without a limit, a sender could control how often your tools are called, and
             the whole batch would wait for them.
-
-    Raises:
-        TypeError: ``environment`` cannot be called, or is async.
     """
 
     name = "environment"

@@ -81,6 +81,7 @@ class GraderFailures:
 
     Graders that set a signal alarm (math-verify, `trl.rewards.accuracy_reward`) need a main thread.
     The time limit starts with the call itself; waiting for a worker or for a turn does not count.
+    Raises ValueError if an argument is out of range.
 
     Args:
         timeout: Time limit for a call, in seconds; None for no limit.
@@ -91,9 +92,6 @@ class GraderFailures:
             Only TRL's adapters receive whole batches.
         concurrency: Maximum number of concurrent calls of async functions in one event loop, if
             ``timeout`` is set.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     def __init__(

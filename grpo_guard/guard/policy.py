@@ -28,7 +28,8 @@ class Policy:
     """How verdicts become rewards; `grpo_guard.guard.settlement` has the formulas.
 
     If an argument is a tuple of rules, the first one that the trainer can carry out is used. A
-    single rule that the trainer cannot carry out is refused at decoration.
+    single rule that the trainer cannot carry out is refused at decoration. Raises ValueError if an
+    argument is out of range.
 
     Args:
         on_reject: What to do with rejected completions. ``"drop"`` removes them from their group;
@@ -60,9 +61,6 @@ class Policy:
             count, so `Completion.node` must be proven.
         abstain_window: Number of batches over which ``max_abstain_rate`` applies, once that many
             have been seen.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     on_reject: OnReject | tuple[OnReject, ...] = ("drop", "zero")

@@ -37,13 +37,11 @@ class Checked(NamedTuple):
 
 
 class References:
-    """Reference answers by prompt.
+    """Reference answers by prompt. Raises ValueError if an answer is neither text nor a number, or
+    is empty.
 
     Args:
         answers: Mapping of prompts to answers; for prompts made of messages, use `add`.
-
-    Raises:
-        ValueError: an answer is neither text nor a number, or is empty.
     """
 
     def __init__(self, answers: Mapping[str, str | float] | None = None) -> None:

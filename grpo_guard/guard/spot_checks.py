@@ -80,6 +80,7 @@ class SpotCheck(Composed):
     count as one new node.
 
     Node names must be authenticated; otherwise poison can be sent under the names of settled nodes.
+    Raises ValueError if an argument is out of range.
 
     Args:
         members: The verifiers to run; if there are several, all must accept.
@@ -90,9 +91,6 @@ class SpotCheck(Composed):
             key is random and known to this object alone. The module's docstring explains how a node
             could exploit a known key.
         store: Where check results are remembered.
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Examples:
         >>> guard = Guard(SpotCheck(LogProbBoundVerifier(...), share=0.1))
@@ -140,15 +138,13 @@ class SpotCheck(Composed):
 
         A node that did not commit, or sent something other than it committed to, is checked fully.
         A round is one batch: a commitment is valid only for the first batch that a node is in.
-        Otherwise completions that once passed unchecked would do so again.
+        Otherwise completions that once passed unchecked would do so again. Raises ValueError if the
+        value is too short.
 
         Args:
             value: The revealed value, at least 16 characters; unknown to a node until it has
                 committed.
             committed: Maps each node to the `commitment` to its completions, in order.
-
-        Raises:
-            ValueError: the value is too short.
         """
         self._key, self._committed = _key(_long_enough("value", value)), dict(committed)
 

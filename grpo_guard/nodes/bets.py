@@ -69,7 +69,8 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of one node's completions in one round; 0 <= held <= rejected <= judged.
+    """Counts of one node's completions in one round; 0 <= held <= rejected <= judged. Raises
+    ValueError if the counts are inconsistent, e.g. because they come from a broken file.
 
     Args:
         judged: Number of completions accepted or rejected. If there are many answers to one prompt,
@@ -79,9 +80,6 @@ class Tally:
         held: Number of rejections held against the node itself: only a few per prompt, because one
             odd prompt can get all of its answers rejected together. Counting fewer keeps the bet
             fair.
-
-    Raises:
-        ValueError: the counts are inconsistent, e.g. because they come from a broken file.
     """
 
     judged: float

@@ -104,7 +104,8 @@ class _Account:
 
 
 class Comparison:
-    """Compares the nodes of one swarm over its rounds. Not safe to share between threads.
+    """Compares the nodes of one swarm over its rounds. Not safe to share between threads. Raises
+    ValueError if an argument is out of range.
 
     Args:
         tolerance: How far honest nodes may differ.
@@ -113,9 +114,6 @@ class Comparison:
             normal.
         window: Number of rounds remembered.
         salt: Seed for the draw of peers if there are more than `MAX_PEERS`; keep it secret.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     def __init__(

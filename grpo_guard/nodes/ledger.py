@@ -117,7 +117,8 @@ class EvidenceLedger:
         """Record one batch, as `Guard` does.
 
         Abstentions, and rejections based on the standing itself, are not evidence. Completions
-        without a node count towards none of the nodes.
+        without a node count towards none of the nodes. Raises ValueError if there is not one
+        verdict per completion.
 
         Args:
             batch: The completions.
@@ -125,9 +126,6 @@ class EvidenceLedger:
             round: Round of the batch. If None, the median of the rounds claimed by the nodes that
                 sent the most; if they claim none, batches are gathered until these nodes have 16
                 completions each on average.
-
-        Raises:
-            ValueError: there is not one verdict per completion.
         """
         taken = intake(batch, verdicts, round)
         if taken.entries:
@@ -140,16 +138,13 @@ class EvidenceLedger:
 
         A node that withholds completions it dislikes is also selecting its work. The evidence has a
         separate budget ``alpha`` and makes a node soft at most, because a lost connection looks the
-        same.
+        same. Raises ValueError if the counts are inconsistent.
 
         Args:
             owed: Number of slots per node, for every node that takes part.
             empty: Number of slots left empty per node, e.g.
                 ``Counter(s.node for s in slots.missing())``.
             round: Round of the slots, as in `record`; None only if batches carry no round either.
-
-        Raises:
-            ValueError: the counts are inconsistent.
         """
         slots = {}
         for node, count in owed.items():

@@ -66,7 +66,8 @@ class Measured(Protocol):
 
 
 class NodeMemory(Memory):
-    """Bounded running evidence per pair of nodes; safe to share between threads.
+    """Bounded running evidence per pair of nodes; safe to share between threads. Raises ValueError
+    if an argument is out of range.
 
     Args:
         alpha: Chance that an honest node is ever convicted; see the module docstring.
@@ -75,9 +76,6 @@ class NodeMemory(Memory):
         store: Where to keep the evidence for other processes and later starts; None to keep it in
             this object only.
         name: Name of the evidence in the store.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     def __init__(

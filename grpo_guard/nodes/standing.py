@@ -29,16 +29,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The standing of one node.
+    """The standing of one node. Raises ValueError if no ledger could have written these values; the
+    file may be corrupt.
 
     Args:
         state: Current state, entered in round ``since``.
         level: Evidence-to-threshold ratio as of its last update, in round ``renewed``.
         renewed: Round in which the level was last updated, in the ledger's own numbering.
         since: Round in which the node entered the state, in the same numbering.
-
-    Raises:
-        ValueError: no ledger could have written these values; the file may be corrupt.
     """
 
     state: State = State.CLEAR

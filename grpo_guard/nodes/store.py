@@ -24,15 +24,13 @@ class NodeStore:
 
     The ledger's evidence and counts are rows, so processes add to the same counts. Every other
     memory is a single state: in one transaction, it is loaded before a batch, if another process
-    has written it since, and written back afterwards (`Memory`).
+    has written it since, and written back afterwards (`Memory`). Raises ValueError if ``folder`` is
+    not a folder and cannot be created, or is not writable.
 
     Args:
         folder: Folder of the file ``nodes.sqlite``, created if missing; None for a temporary folder
             that is removed when the process ends.
         max_nodes: Maximum number of names that the store's ledger keeps; see `EvidenceLedger`.
-
-    Raises:
-        ValueError: ``folder`` is not a folder and cannot be created, or is not writable.
     """
 
     def __init__(

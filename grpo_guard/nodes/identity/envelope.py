@@ -47,6 +47,7 @@ class EnvelopeError(IdentityError):
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A node's claims about one completion, with its signature over the claims and the completion.
+    Raises EnvelopeError if a field has the wrong form.
 
     Args:
         run: Name of the training run.
@@ -55,9 +56,6 @@ class Envelope:
         slot: Index among the signer's completions of this prompt in this round, >= 0.
         public_key: The signer's public key: ``ed25519:`` and 64 hexadecimal digits.
         signature: The signature, as 128 hexadecimal digits.
-
-    Raises:
-        EnvelopeError: a field has the wrong form.
     """
 
     run: str
@@ -114,7 +112,8 @@ class Envelope:
 
 
 def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
-    """Sign a completion, as a node does before sending it.
+    """Sign a completion, as a node does before sending it. Raises EnvelopeError if ``round`` or
+    ``slot`` is missing, or the prompt cannot be encoded.
 
     Args:
         completion: The completion, with ``round`` and ``slot`` set, and with every field as the
@@ -122,9 +121,6 @@ def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
             signer's name for itself; if None, its public key is used.
         key: The signer's key.
         run: Name of the training run.
-
-    Raises:
-        EnvelopeError: ``round`` or ``slot`` is missing, or the prompt cannot be encoded.
     """
     for name in ("round", "slot"):
         if getattr(completion, name) is None:

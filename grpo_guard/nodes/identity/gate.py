@@ -177,6 +177,7 @@ class Identity:
         together: Sequence[Hashable] | None = None,
     ) -> Admission:
         """Establish who sent each completion, or refuse it; no sender's input can raise an error.
+        Raises ValueError if ``given`` or ``together`` does not have one entry per completion.
 
         Args:
             batch: Completions as received from the exchange. ``metadata["envelope"]`` holds the
@@ -191,9 +192,6 @@ class Identity:
                 if a single key signed all of it: otherwise a relay could spoil one completion of a
                 copy and so get the signer's original refused. None if each completion came on its
                 own.
-
-        Raises:
-            ValueError: ``given`` or ``together`` does not have one entry per completion.
         """
         known: list[Verdict | None] = [None] * len(batch) if given is None else list(given)
         if len(known) != len(batch):

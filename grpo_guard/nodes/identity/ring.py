@@ -25,7 +25,8 @@ _LARGEST_FILE: Final = 2**20
 
 
 class KeyRing:
-    """The known keys with their names.
+    """The known keys with their names. Raises IdentityError if a key is malformed, a name occurs
+    twice, or a key has two names.
 
     Args:
         keys: Public keys by name, agreed on beforehand.
@@ -33,9 +34,6 @@ class KeyRing:
             that it claims. The first key to claim a name gets it; names carry no evidence.
         most_pinned: Maximum number of keys to pin; later ones stay unknown. An attacker who
             generates keys endlessly can use up these places, but never those of the agreed keys.
-
-    Raises:
-        IdentityError: a key is malformed, a name occurs twice, or a key has two names.
     """
 
     def __init__(
