@@ -3,8 +3,6 @@
 The names here are loaded only when used, because presets need none of the file-reading code.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

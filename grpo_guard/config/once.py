@@ -1,7 +1,5 @@
 """`check` judges a single text, for experiments and for filters outside a trainer."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Reading the names from the signatures of the classes would load torch first, whi
 test checks that the two agree.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 _WRAPPERS: Final = ("only", "calibration")

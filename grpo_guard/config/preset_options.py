@@ -1,7 +1,5 @@
 """The keys allowed next to ``preset: NAME`` in a guard file."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -10,8 +10,6 @@ and ``workers=`` for processes that read texts. In a guard file, write ``preset:
 same options next to it. For measurements, see docs/swarm-results.md.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The sections of a guard file, each of which configures one part of the guard."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from grpo_guard.core.options import ConfigError, Options, options_of, placing

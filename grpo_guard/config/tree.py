@@ -1,7 +1,5 @@
 """Build a verifier from a node of a configuration tree, or from the whole tree."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Build a guard file's guard without creating or changing a run's files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read the YAML of a guard file as one mapping, with errors that say what is wrong."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -4,8 +4,6 @@ Python's own errors ("missing 2 required positional arguments", "object is not i
 neither what an argument is for nor what to write instead.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Combinators beyond ``&`` and ``|``: a vote, a cascade, and `only` for selected completions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 

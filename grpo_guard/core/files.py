@@ -1,7 +1,5 @@
 """Write files atomically, or incrementally under their final name."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """Read untrusted JSON, checking its size before parsing, with errors that name the location."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Tell model folders from hub ids, because a missing folder must not be looked up on a hub."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

@@ -8,8 +8,6 @@ A module that only moved is the same object under both names. Each class exists 
 guard files (`type: package.module:Class`) with the old name still work.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """Look up a name in a list of known names, or refuse it with the list and the closest match."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping

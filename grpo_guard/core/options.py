@@ -6,8 +6,6 @@ in Python. Error messages name the option, what was expected and what was given,
 value that might be a secret key.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import contextlib
 import inspect

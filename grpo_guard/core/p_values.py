@@ -5,8 +5,6 @@ rules here (Bonferroni, Rüger) are valid under any dependence. Fisher's and Sto
 require independence, and an attacker who reads the code could exploit the difference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Prompts as trainers pass them, as text or messages: their text, and a key for comparing them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias

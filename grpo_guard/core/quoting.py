@@ -1,7 +1,5 @@
 """Show untrusted values safely in messages and terminals."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Remove secrets from messages. Error messages about configurations, or from servers and clients,
 end up in logs, verdicts and files that are passed on, and any of them could quote a key."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

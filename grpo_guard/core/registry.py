@@ -6,8 +6,6 @@ class needs neither a package nor a name, because ``package.module:Class`` works
 that builds its own guard can name the class with `register_verifier`.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import sys

@@ -6,8 +6,6 @@ segment. If each segment counted separately, such a rollout would count several 
 mean, and the evidence against its sender would depend on how the rollout was cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Final, TypeAlias
 

@@ -10,8 +10,6 @@ the source of transformers 5.23, vLLM 0.33 and SGLang 0.5.23, the orders are:
 All three keep the token that crosses top-p; ties with the k-th logit are kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 

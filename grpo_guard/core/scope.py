@@ -9,8 +9,6 @@ A verifier's `Scope` determines how its calls may be split and joined:
 | ``"history"`` | also earlier calls (counts, a ledger) | batches must keep their order |
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

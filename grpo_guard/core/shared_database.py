@@ -1,7 +1,5 @@
 """SQLite files that several processes create and write at the same time."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from typing import Final

@@ -4,8 +4,6 @@ Every verifier call in the library goes through `supervised`. A failure inside i
 that states the cause, and the training step continues.
 """
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import os

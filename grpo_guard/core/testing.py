@@ -5,8 +5,6 @@ Neither imports pytest. A completion's author chooses the text, so most checks a
 verifier: with text that makes it raise, hang or abstain, the author could switch it off at will.
 """
 
-from __future__ import annotations
-
 import copy
 import signal
 import threading

@@ -6,8 +6,6 @@ node's phrase. So rules see only the author's turns. A separator keeps these tur
 equation or phrase can begin in one turn and end in another, across the removed text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

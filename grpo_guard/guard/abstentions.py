@@ -1,7 +1,5 @@
 """Track the share of abstentions over recent batches, and stop a run that exceeds the limit."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence

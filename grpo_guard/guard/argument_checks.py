@@ -1,7 +1,5 @@
 """Check the arguments of a guard when it is built, rather than on its first batch."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Final

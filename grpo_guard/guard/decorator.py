@@ -42,8 +42,8 @@ def guard(
     signature; ``framework=`` ("trl", "verl", "openrlhf") overrides it. Sync functions stay sync,
     async functions stay async, and names are kept. If the trainer sums several reward functions,
     decorate them as a list: a veto on just one of them would leave the others' rewards in place.
-    Raises FrameworkError at decoration, if the calling convention is not recognised or the framework
-    cannot do what the policy asks.
+    Raises FrameworkError if the calling convention is not recognised, or the framework cannot do
+    what the policy asks.
 
     Examples:
         >>> @guard(ScreensVerifier())

@@ -6,8 +6,6 @@ tricks passes log-prob checks, because whatever follows a forged result is sampl
 Asking the environment again exposes them all.
 """
 
-from __future__ import annotations
-
 import heapq
 import inspect
 import logging

@@ -4,8 +4,6 @@ Adapters are registered as entry points of the group ``grpo_guard.adapters``, by
 others alike. The core depends on no adapter, and importing grpo_guard loads none.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections import defaultdict

@@ -4,8 +4,6 @@
 alarms need the main thread, and only a process can be stopped at any point.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

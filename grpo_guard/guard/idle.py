@@ -3,8 +3,6 @@
 A verifier that skips every completion rejects none, which looks like a clean swarm in the log.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The lowest recent reward, awarded to any completion not judged in time."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from typing import Final

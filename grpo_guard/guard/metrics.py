@@ -1,7 +1,5 @@
 """Compute the metrics of one batch, under the names that adapters log."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ tokenizer decode to nonsense: a guard that reads them rejects everything or, wor
 wrong with the nonsense and accepts everything.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import unicodedata

@@ -4,8 +4,6 @@ A policy must never pay for abstentions that authors can cause. Ids are allowed 
 decoded from or compared with them, or if no verdict depends on the text.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from grpo_guard.core.detokenizer import Detokenizer

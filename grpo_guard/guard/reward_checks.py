@@ -1,7 +1,5 @@
 """Check the return values of reward functions before rewards are settled."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set

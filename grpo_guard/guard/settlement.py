@@ -38,8 +38,6 @@ lowest reward, and a rejected rollout whose segments earn different rewards is r
 (`group_means.losing`).
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections import Counter

@@ -29,8 +29,6 @@ Members see only the drawn completions, so put `SpotCheck` around expensive veri
 the rest with ``&``. `grpo_guard.guard.spot_odds` computes the probability of finding poison.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@ If each completion were drawn independently with probability p, this probability
 1 - (1 - p d)^m, which is lower: a fixed number of draws cannot miss everything by drawing too few.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

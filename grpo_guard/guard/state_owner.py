@@ -4,8 +4,6 @@ Evidence is comparable only if it was counted by the same rules. A state folder 
 processes with the same guard, and for the same guard after a restart.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

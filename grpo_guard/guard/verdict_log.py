@@ -4,8 +4,6 @@ A ledger keeps counts and discards texts. Operators deciding whether a guard sho
 what it would have rejected, so the log keeps an excerpt of each such completion.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

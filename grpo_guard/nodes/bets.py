@@ -28,8 +28,6 @@ Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for
 bet; Ville's inequality for the level.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

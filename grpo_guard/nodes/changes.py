@@ -1,7 +1,5 @@
 """Log which nodes were convicted and which were released."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 import sqlite3

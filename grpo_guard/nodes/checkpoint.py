@@ -1,7 +1,5 @@
 """Save and load all memories of one guard, keyed by their position in its verifier tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeGuard

@@ -1,7 +1,5 @@
 """Spot-check results per node: the number of clean completions, and whether the node was caught."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ anything is replaced, so that a broken row causes a clear error up front. No SQL
 checkpoint.
 """
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from typing import Any, Final

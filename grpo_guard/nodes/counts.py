@@ -1,7 +1,5 @@
 """`Counts`: rejects findings that are harmless once but not when a node keeps repeating them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`EProcessMemory`: one `EProcess` per node, over batches and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final

@@ -16,8 +16,6 @@ nodes are drawn. Every node is judged. The choice of peers must not depend on ve
 of peers other than growth adds a chance of at most alpha.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`ExclusionVerifier`: rejects the completions of nodes that the ledger has found hard."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from grpo_guard.core.completion import Completion

@@ -1,7 +1,5 @@
 """Fisher's exact test, one-sided: could a node that behaves like the others show this count?"""
 
-from __future__ import annotations
-
 from math import exp, inf, lgamma, log
 
 

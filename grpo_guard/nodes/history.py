@@ -5,8 +5,6 @@ hundred bytes per node and round. Few distinct counts occur, so a cell holds a t
 counts and a bit that marks whether there was work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final

@@ -4,8 +4,6 @@ Everything handled here was written by strangers. Names and excerpts are bounded
 bytes: a lone surrogate or a one-megabyte name must not prevent the recording of a whole batch.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence

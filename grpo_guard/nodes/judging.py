@@ -1,7 +1,5 @@
 """Turn closed rounds into marks: run the comparisons and write the result for each node."""
 
-from __future__ import annotations
-
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping

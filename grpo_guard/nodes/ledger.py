@@ -1,7 +1,5 @@
 """`EvidenceLedger`: where a guard records each batch and looks up the standing of nodes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

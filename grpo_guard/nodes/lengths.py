@@ -21,8 +21,6 @@ most alpha. The majority over pairs matters: in one pooled comparison, an attack
 short work would make every honest node look long.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Base class of all per-node memories, which are locked, kept in a store or an object, and saved as
 JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

@@ -6,8 +6,6 @@ writers continue immediately with the state they have, and keep their changes un
 free. Reading needs no lock, only a moment in which no other process opens or closes the file.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable

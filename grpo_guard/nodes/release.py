@@ -4,8 +4,6 @@ Decay alone would take one to three half-lives, and a node whose evidence is sti
 accused again at its next rejection. The node's totals still record what it did.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, MutableMapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Read a ledger from disk: the standing of nodes, the reasons, and the phrases that nodes share."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from dataclasses import dataclass

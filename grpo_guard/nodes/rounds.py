@@ -9,8 +9,6 @@ answers are then totalled per node and discarded. Work that arrives later counts
 round: if it were dropped, a node that is late, or claims to be, would escape judgement.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

@@ -33,8 +33,6 @@ that avoid the finding on purpose, the cheap way to make an honest node look bad
 Sources: Grünwald, de Heide and Koolen, Safe Testing (arXiv 1906.07801), for conditional e-values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

@@ -4,8 +4,6 @@ The type and range of each value are checked, so that a broken state causes one 
 rather than a wrong verdict mid-run.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

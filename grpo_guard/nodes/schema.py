@@ -1,7 +1,5 @@
 """The ledger's database: its tables, how to open it, and how to recognise other files."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -7,8 +7,6 @@ released below `RELEASE`, so a node that was hacked once, or falsely accused, ca
 that carries on is accused again at its next rejections, because the evidence is still there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

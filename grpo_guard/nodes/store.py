@@ -1,7 +1,5 @@
 """`NodeStore`: the one place that holds everything remembered about nodes."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -1,7 +1,5 @@
 """Read and change the memories in a store from outside, while a run may be using them."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import sqlite3

@@ -1,7 +1,5 @@
 """A pool of workers that read parts of batches, and in which lost workers' parts are retried."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

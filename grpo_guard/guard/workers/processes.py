@@ -1,7 +1,5 @@
 """Processes on this machine as the workers of a `Pool`."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Remember what each key has signed recently, so that nothing counts twice. Bounded per key."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from hashlib import blake2b
