@@ -25,7 +25,13 @@ def release(path: Path, node: str) -> None:
     weaker, raise ``offset``. Raises LedgerError if the file is not a ledger, cannot be written, or
     does not know the node."""
     with opened(path, "a ledger that can be written", write=True) as connection:
-        _release(connection, path, node)
+        row = connection.execute(
+            "SELECT id FROM nodes WHERE name = ?", (stored_name(connection, path, node),)
+        ).fetchone()
+        (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
+        connection.execute("DELETE FROM marks WHERE node = ?", row)
+        write_meta(connection, f"{_UNTIL}{row[0]}", last)
+        write_meta(connection, PARDONS, read_meta(connection, PARDONS) + 1)
 
 
 def pardons(connection: sqlite3.Connection) -> int:
@@ -64,13 +70,3 @@ def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes
         if printable(name) == shown:  # copied from a report, where it is escaped
             return name
     raise unknown_node(path, shown, names_in(connection))
-
-
-def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
-    row = connection.execute(
-        "SELECT id FROM nodes WHERE name = ?", (stored_name(connection, path, node),)
-    ).fetchone()
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
-    connection.execute("DELETE FROM marks WHERE node = ?", row)
-    write_meta(connection, f"{_UNTIL}{row[0]}", last)
-    write_meta(connection, PARDONS, read_meta(connection, PARDONS) + 1)
