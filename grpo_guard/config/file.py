@@ -199,7 +199,9 @@ class GuardConfig(Options):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             if self.identity is not None:
                 guard.identity = identity_of(self.identity, self._store())
-            guard.references = self._references()
+            if self.references is not None:
+                with placing("references: ", InputError):
+                    guard.references = References.from_file(self.references)
             guard = self._asking(guard)
             with placing("", ValueError):  # its message names the option
                 guard.log, guard.workers = self.log, Workers(self.workers)
@@ -293,10 +295,6 @@ class GuardConfig(Options):
         with placing("policy: ", ValueError):  # a policy that does not suit this verifier
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
-
-    def _references(self) -> References | None:
-        with placing("references: ", InputError):
-            return None if self.references is None else References.from_file(self.references)
 
     def _asking(self, guard: Guard) -> Guard:
         if self.environment is None:

@@ -24,7 +24,9 @@ def tried(config: GuardConfig) -> Iterator[Guard]:
         with config.naming_errors():
             if config.state:
                 with placing("", ValueError, LedgerError):
-                    _require_store(Path(config.state))
+                    require_folder(Path(config.state))
+                    if Path(config.state).is_dir():
+                        require_usable(Path(config.state) / FILE)
                 changed["state"] = folder
             if ledger is not None and ledger.path is not None:
                 with placing("ledger: ", ValueError, LedgerError):
@@ -36,9 +38,3 @@ def tried(config: GuardConfig) -> Iterator[Guard]:
                     require_writable(Path(config.log), make=False)
                 changed["log"] = str(Path(folder) / "verdicts.jsonl")
         yield config.model_copy(update=changed).build()
-
-
-def _require_store(folder: Path) -> None:
-    require_folder(folder)
-    if folder.is_dir():
-        require_usable(folder / FILE)
