@@ -6,8 +6,9 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.completion import Completion
@@ -31,8 +32,6 @@ from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import unseen
 from grpo_guard.guard.reward_checks import RewardCheck
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
-from grpo_guard.guard.sources import Ledger as Ledger
-from grpo_guard.guard.sources import Sources
 from grpo_guard.guard.verdict_log import VerdictLog
 from grpo_guard.guard.workers.texts import Workers
 from grpo_guard.nodes.checkpoint import Remembers, load_state, memories_of, state_of, stores_of
@@ -43,6 +42,25 @@ if TYPE_CHECKING:
     from grpo_guard.guard.graders import GraderFailures
     from grpo_guard.guard.references import References
     from grpo_guard.nodes.identity.gate import Identity
+
+
+class Ledger(Protocol):
+    """Accumulates evidence per node over time."""
+
+    def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Record one batch. Called once for each batch, in order."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The parts that a guard shares with its copies, so that later changes also affect reward
+    functions already wrapped."""
+
+    identity: Identity | None
+    references: References | None
+    workers: Workers
+    log: VerdictLog | None = None
+
 
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
@@ -104,7 +122,7 @@ class Guard:
         self.verifier = verifier
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
-        self._sources = Sources(identity, references, Workers(workers))
+        self._shared = _Shared(identity, references, Workers(workers))
         self._require_fitting(self.policy)
         self.detokenizer, self.reads_ids = detokenizer_for(verifier, tokenizer)
         self.ledger = ledger
@@ -128,29 +146,29 @@ class Guard:
     @property
     def identity(self) -> Identity | None:
         """The check of who sent each completion. Setting it affects functions already wrapped."""
-        return self._sources.identity
+        return self._shared.identity
 
     @identity.setter
     def identity(self, identity: Identity | None) -> None:
-        self._sources.identity = identity
+        self._shared.identity = identity
 
     @property
     def references(self) -> References | None:
         """The task's own reference answers. Setting them affects functions already wrapped."""
-        return self._sources.references
+        return self._shared.references
 
     @references.setter
     def references(self, references: References | None) -> None:
-        self._sources.references = references
+        self._shared.references = references
 
     @property
     def workers(self) -> Workers:
         """The processes that read texts. Setting them affects functions already wrapped."""
-        return self._sources.workers
+        return self._shared.workers
 
     @workers.setter
     def workers(self, workers: Workers | int | None) -> None:
-        self._sources.workers = workers if isinstance(workers, Workers) else Workers(workers)
+        self._shared.workers = workers if isinstance(workers, Workers) else Workers(workers)
         self._require_fitting(self.policy)
 
     def reading(self) -> AbstractContextManager[None]:
@@ -166,11 +184,11 @@ class Guard:
     @property
     def log(self) -> VerdictLog | None:
         """The log of verdicts. Setting it or its path affects functions already wrapped."""
-        return self._sources.log
+        return self._shared.log
 
     @log.setter
     def log(self, log: VerdictLog | str | Path | None) -> None:
-        self._sources.log = log_of(log)
+        self._shared.log = log_of(log)
 
     def with_policy(self, policy: Policy) -> Guard:
         """Return this guard with another policy; the verifier, ledger and counts are shared."""
