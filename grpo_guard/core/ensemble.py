@@ -130,14 +130,11 @@ def only(
     when: Callable[[Completion], bool] | None = None,
 ) -> CompletionVerifier:
     """Restrict a verifier to a task, a node, or a condition ``when``; all conditions must hold.
+    Raises ValueError if no condition was given, or TypeError if ``when`` cannot be called.
 
     Use conditions that you can verify. A task or node that came with the completion is only the
     sender's claim: to evade ``only(checker, task="math")``, the sender could label its sums
     "poetry".
-
-    Raises:
-        ValueError: no condition was given.
-        TypeError: ``when`` cannot be called.
     """
     if task is None and node is None and when is None:
         raise ValueError("only(...): expected task=, node= or when=, got none of them")

@@ -267,11 +267,8 @@ class Guard:
 
     def with_environment(self, environment: Environment) -> Guard:
         """Return this guard with an environment; everything that the guard remembers is shared.
-
-        Raises:
-            TypeError: the environment cannot be called, or is async.
-            ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
-        """
+        Raises TypeError if the environment cannot be called, or is async, or ValueError under
+        ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`."""
         other = copy.copy(self)
         other.environment, other._by_policy = EnvironmentVerifier(environment), {}
         other._require_fitting(self.policy)

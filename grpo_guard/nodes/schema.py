@@ -92,13 +92,9 @@ def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:
     """Open a ledger, creating it in an existing folder if it does not exist, and wait up to
     ``seconds`` for another process's transaction. Without ``create`` the file is only read, and
-    never created.
-
-    Raises:
-        LedgerError: the file is not a ledger, has another version, or (if ``create``) can be
-            written by someone else.
-        sqlite3.Error: the file cannot be opened or written now.
-    """
+    never created. Raises LedgerError if the file is not a ledger, has another version, or (with
+    ``create``) can be written by someone else, or sqlite3.Error if it cannot be opened or written
+    now."""
     if create and not path.parent.is_dir():
         raise LedgerError(f"{path}: expected a path in an existing folder")
     if path.is_dir():
