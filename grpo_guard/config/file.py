@@ -226,9 +226,11 @@ class GuardConfig(Options):
         return self.build().failures if self.preset == "failures_only" else None
 
     def leaves(self) -> Iterator[dict[str, Any]]:
-        """Yield the leaves of the tree, for commands that handle verifiers individually. A preset's
-        leaves are the verifier configured by its options and the verifiers in ``beside``. Raises
-        ConfigError if the preset is unknown."""
+        """Yield the leaves of the tree, for commands that handle verifiers individually.
+
+        A preset's leaves are the verifier configured by its options and the verifiers in
+        ``beside``. Raises ConfigError if the preset is unknown.
+        """
         if self.preset is None:
             yield from leaves_of(self.verifier)
             return

@@ -67,8 +67,10 @@ class Live:
 
 
 def reads_policy(maker: Callable[..., Any]) -> bool:
-    """Whether a verifier class or a preset is built on the policy and a declared sampler. A class
-    that loads a model without a sampler, such as a reference of your own, keeps its model."""
+    """Whether a verifier class or a preset is built on the policy and a declared sampler.
+
+    A class that loads a model without a sampler, such as a reference of your own, keeps its model.
+    """
     makers = (maker, getattr(maker, "from_pretrained", maker))
     return any("sampling" in inspect.signature(made).parameters for made in makers)
 

@@ -126,8 +126,10 @@ def of_share(
     verifier: Any, share: float, store: NodeStore, key: bytes | None = None
 ) -> list[CompletionVerifier]:
     """Restrict a log-prob verifier to a share of each node's completions, and add a verifier that
-    checks the form of all completions. A ``key`` makes the choice of completions reproducible, as
-    it does the verifier's own draws."""
+    checks the form of all completions.
+
+    A ``key`` makes the choice of completions reproducible, as it does the verifier's own draws.
+    """
     if share == 1:
         return [verifier]
     from grpo_guard.guard.spot_checks import SpotCheck

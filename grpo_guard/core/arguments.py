@@ -23,9 +23,11 @@ C = TypeVar("C", bound=type)
 
 
 def worded(function: F, about: Any = None, elsewhere: Mapping[str, str] = NOWHERE) -> F:
-    """Wrap a function so that missing, unknown or extra arguments raise a readable TypeError. The
-    error quotes the name and docstring of ``about``, which defaults to the function itself. For a
-    name in ``elsewhere``, it suggests the argument found there."""
+    """Wrap a function so that missing, unknown or extra arguments raise a readable TypeError.
+
+    The error quotes the name and docstring of ``about``, which defaults to the function itself. For
+    a name in ``elsewhere``, it suggests the argument found there.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -82,8 +84,10 @@ def _complaint(
 
 def meaning(maker: Any, parameter: str) -> str:
     """Return the first sentence of a parameter's ``Args`` entry, without markup, or "" if the
-    parameter has no entry. If ``maker`` is a class, its bases are searched too. Entries such as "As
-    for ..." are skipped."""
+    parameter has no entry.
+
+    If ``maker`` is a class, its bases are searched too. Entries such as "As for ..." are skipped.
+    """
     entry = rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)"
     for place in maker.__mro__ if inspect.isclass(maker) else (maker,):
         text = inspect.cleandoc(getattr(place, "__doc__", None) or "")
@@ -125,8 +129,10 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 
 def number_text(value: object) -> str | None:
-    """Return the text of a finite Python or NumPy number, or None for anything else. A column with
-    missing values is converted to floats, so 942.0 was originally 942."""
+    """Return the text of a finite Python or NumPy number, or None for anything else.
+
+    A column with missing values is converted to floats, so 942.0 was originally 942.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     if isinstance(value, Integral):

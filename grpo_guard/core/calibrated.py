@@ -69,9 +69,11 @@ class HonestScores:
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that any verdict can get. This is ``1 / (n + 1)``, or more if honest
-        completions got the worst possible score: a rule that rejected k honest completions gives
-        ``(1 + k) / (n + 1)`` to all its later rejections."""
+        """The smallest p-value that any verdict can get.
+
+        This is ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule
+        that rejected k honest completions gives ``(1 + k) / (n + 1)`` to all its later rejections.
+        """
         return self.p_of(0.0)
 
     def p_of(self, score: float) -> float:
@@ -83,9 +85,11 @@ class HonestScores:
 
 
 def score(verdict: Verdict) -> float:
-    """Score how favourable a verdict is, in [0, 1]: a judgement's p-value if it has one. Without a
-    p-value, a rejection scores 0 and an acceptance 1, so rules are ranked by the only two answers
-    they give."""
+    """Score how favourable a verdict is, in [0, 1]: a judgement's p-value if it has one.
+
+    Without a p-value, a rejection scores 0 and an acceptance 1, so rules are ranked by the only two
+    answers they give.
+    """
     if verdict.p_value is not None and verdict.cause is Cause.JUDGED:
         return verdict.p_value
     return 0.0 if verdict.rejected else 1.0
@@ -136,7 +140,9 @@ class Calibrated(ByRow):
         alpha: float | None = None,
     ) -> Calibrated:
         """Calibrate a verifier on honest completions, judged as one batch in the given order.
-        Sample these completions yourself: any fault among them will be tolerated from then on."""
+
+        Sample these completions yourself: any fault among them will be tolerated from then on.
+        """
         return cls(verifier, HonestScores.of(supervised(verifier, honest)), alpha=alpha)
 
     @property

@@ -214,9 +214,11 @@ def plain_prompt(value: Any) -> str | tuple[Message, ...]:
 
 
 def _plain(value: Any, depth: int, room: list[int]) -> Any:
-    """Copy a value into built-in types, so that printing or walking a prompt always terminates. The
-    limits stop cycles and shared parts, which take only a few bytes to build. Images are kept
-    unchanged; numbers too long to print and objects whose ``repr`` fails are refused."""
+    """Copy a value into built-in types, so that printing or walking a prompt always terminates.
+
+    The limits stop cycles and shared parts, which take only a few bytes to build. Images are kept
+    unchanged; numbers too long to print and objects whose ``repr`` fails are refused.
+    """
     room[0] -= 1
     if not depth or room[0] < 0:
         raise CompletionError("prompt", "messages of bounded size and depth", "larger ones")

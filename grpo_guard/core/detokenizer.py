@@ -219,7 +219,9 @@ def _made(
     tokenizer: Any, size: int, options: tuple[tuple[str, frozenset[int]], ...]
 ) -> Detokenizer:
     """Create a detokenizer, cached because a vocabulary of 150,000 tokens takes 0.1 s to read.
-    ``size`` is only part of the cache's key: it changes when tokens are added to the tokenizer."""
+
+    ``size`` is only part of the cache's key: it changes when tokens are added to the tokenizer.
+    """
     return Detokenizer(tokenizer, **dict(options))
 
 

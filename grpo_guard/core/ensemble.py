@@ -85,9 +85,11 @@ class Cascade(AllOf):
 
 
 class Only(ByRow):
-    """Runs its member on matching completions; all others get NOT_APPLICABLE. Combinators skip such
-    a verdict. At the top level of a guard it is an abstention, so that completions that no verifier
-    has judged do not earn a reward by accident."""
+    """Runs its member on matching completions; all others get NOT_APPLICABLE.
+
+    Combinators skip such a verdict. At the top level of a guard it is an abstention, so that
+    completions that no verifier has judged do not earn a reward by accident.
+    """
 
     shows_some = True
     steps_aside = True

@@ -36,9 +36,12 @@ def write_whole(path: Path, text: str) -> None:
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
     """Open a UTF-8 text file that is visible under its final name while being written; ``-`` means
-    standard output. An existing file is replaced at once, or appended to if ``resume`` is set. If
-    the path is a link, the link itself is replaced, not its target, as in `write_whole`. A
-    terminal, a pipe or a device is written in place."""
+    standard output.
+
+    An existing file is replaced at once, or appended to if ``resume`` is set. If the path is a
+    link, the link itself is replaced, not its target, as in `write_whole`. A terminal, a pipe or a
+    device is written in place.
+    """
     if str(path) == "-":
         yield sys.stdout
         sys.stdout.flush()

@@ -49,8 +49,10 @@ class Given:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
         """Read spans claimed by a sender, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
+
         The result is neither masked nor known. Raises ValueError if a key is unknown, or the spans
-        do not have the form required above."""
+        do not have the form required above.
+        """
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with only tokens and chars")
         return cls(data.get("tokens", ()), data.get("chars", ()))

@@ -98,9 +98,12 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
 
 def _check_size(text: bytes, most: int) -> None:
     """Check the number of values and the nesting depth without parsing, using memory proportional
-    to the text. Characters inside strings do not count: a completion's author writes them, and must
-    not be able to get the whole request refused. The counts are exact up to the first invalid JSON,
-    where parsing would stop."""
+    to the text.
+
+    Characters inside strings do not count: a completion's author writes them, and must not be able
+    to get the whole request refused. The counts are exact up to the first invalid JSON, where
+    parsing would stop.
+    """
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
     strings = bare.count(b'"') // 2
     if strings <= most:  # each piece of the split below takes memory

@@ -44,8 +44,10 @@ def is_path(name: str) -> bool:
 
 
 def missing(name: str) -> str | None:
-    """Explain why no model of this name can exist; None if one does, or might on a hub. A model
-    downloaded earlier is in the hub's cache and is never refused."""
+    """Explain why no model of this name can exist; None if one does, or might on a hub.
+
+    A model downloaded earlier is in the hub's cache and is never refused.
+    """
     path = Path(name)
     if path.exists() or (not is_path(name) and _fetched(name)):
         return None
@@ -139,7 +141,9 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
     """Warn once that a model's owner on the hub can replace it at any time; folders are exempt.
-    Tags and branches can be moved; only a commit hash is fixed."""
+
+    Tags and branches can be moved; only a commit hash is fixed.
+    """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         got = f"revision {shown(revision)} is not the 40 digits of a commit" if revision else ""
         logger.warning(

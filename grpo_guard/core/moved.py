@@ -122,9 +122,11 @@ def relocated(name: str) -> str | None:
 
 
 class _OldName(Loader):
-    """Loads a module under its old name, so that both names refer to the same object. The old name
-    of a package is an empty package without a path. If it had the package's path, the import system
-    would load each submodule a second time."""
+    """Loads a module under its old name, so that both names refer to the same object.
+
+    The old name of a package is an empty package without a path. If it had the package's path, the
+    import system would load each submodule a second time.
+    """
 
     def __init__(self, now: str) -> None:
         self._now = now

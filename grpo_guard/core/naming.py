@@ -47,7 +47,9 @@ def choose(known: Collection[str], name: str, elsewhere: Mapping[str, str] = NOW
 
 def near(known: Collection[str], name: str) -> list[str]:
     """Return the known name that was probably meant, as a one-element list; [] if none is similar.
-    Hyphens count as underscores and capitals as lower case, because these are common slips."""
+
+    Hyphens count as underscores and capitals as lower case, because these are common slips.
+    """
     plain = name.lower().replace("-", "_").replace(" ", "_")
     return difflib.get_close_matches(plain, known, n=1)
 

@@ -157,7 +157,9 @@ def _parameters(
     makers: tuple[Callable[..., Any], ...],
 ) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
     """Return the parameters with their types, and whether arbitrary other options are accepted.
-    ``**options`` of a class go to its base class, or to the next maker."""
+
+    ``**options`` of a class go to its base class, or to the next maker.
+    """
     found: list[tuple[inspect.Parameter, Any]] = []
     takes_others = False
     for maker in makers:

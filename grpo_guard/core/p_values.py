@@ -37,9 +37,12 @@ def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> flo
 
 def ruger(p_values: Sequence[float], rejects: int) -> float:
     """Rüger's rule for "at least ``rejects`` of n tests reject", 1 <= ``rejects`` <= n: ``n /
-    rejects * p_(rejects)``. The result is super-uniform under any dependence (Rüger 1978, Metrika
-    25): the expected number of p-values below t is at most n * t, so the probability that at least
-    ``rejects`` of them are below t is at most n * t / rejects."""
+    rejects * p_(rejects)``.
+
+    The result is super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number
+    of p-values below t is at most n * t, so the probability that at least ``rejects`` of them are
+    below t is at most n * t / rejects.
+    """
     return min(1.0, len(p_values) / rejects * sorted(p_values)[rejects - 1])
 
 
@@ -91,8 +94,10 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
 
 def deciding_p_values(verdict: Verdict) -> dict[str, float]:
     """Map the innermost members with the verdict's outcome to their p-values, if they have one.
+
     Only these can be compared with a level: an ensemble's own p-value allows for all its members,
-    so it is larger than that of the member that decided."""
+    so it is larger than that of the member that decided.
+    """
     same = [member for member in verdict.members if member.outcome is verdict.outcome]
     if not same:
         return {} if verdict.p_value is None else {verdict.verifier: verdict.p_value}

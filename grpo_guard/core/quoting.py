@@ -46,10 +46,12 @@ def log_handler() -> logging.Handler:
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """Quote an untrusted value for a message: escaped, in ASCII, at most ``most`` characters. Any
-    value other than text and plain numbers is shown as its type: `repr` can raise for an integer of
-    more than 4,300 digits or for deep nesting, and might never return for lists that contain each
-    other."""
+    """Quote an untrusted value for a message: escaped, in ASCII, at most ``most`` characters.
+
+    Any value other than text and plain numbers is shown as its type: `repr` can raise for an
+    integer of more than 4,300 digits or for deep nesting, and might never return for lists that
+    contain each other.
+    """
     # Check the type, because `isinstance` reads `__class__`, which can raise; and use the built-in
     # types' own methods, because a subclass can have a `__repr__` that raises.
     kind = type(value)

@@ -69,9 +69,11 @@ def load(group: str, name: str) -> Any:
 
 def load_class(group: str, name: str, base: type) -> Any:
     """`load` a class and raise UnknownNameError unless it derives from ``base``.
+
     ``subprocess:Popen`` is a class too, and would run its arguments as a command. So any class of
     another kind is refused before it is called. By then its module has been imported, and thus
-    executed: treat a guard file as code."""
+    executed: treat a guard file as code.
+    """
     found = load(group, name)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UnknownNameError(

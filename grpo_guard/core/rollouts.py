@@ -21,7 +21,9 @@ _MOST_WORDS: Final = 300
 
 def rollout_of(completion: Completion) -> Key | None:
     """Return the key shared by the segments of a rollout; None for a completion without a rollout.
-    The key contains the node, so that no node can join another node's rollout."""
+
+    The key contains the node, so that no node can join another node's rollout.
+    """
     if completion.rollout is None:
         return None
     return completion.node, completion.group, completion.rollout
@@ -34,9 +36,11 @@ def rollouts_of(batch: Sequence[Completion]) -> list[Hashable] | None:
 
 
 def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) -> list[Hashable]:
-    """Return the group of each completion, [n]: the key of its prompt. All segments of a rollout
-    belong to the group of the segment with the shortest prompt, because the prompts of later
-    segments repeat what came before them."""
+    """Return the group of each completion, [n]: the key of its prompt.
+
+    All segments of a rollout belong to the group of the segment with the shortest prompt, because
+    the prompts of later segments repeat what came before them.
+    """
     prompts = [prompt_key(completion.prompt) for completion in batch]
     if rollouts is None:
         return list(prompts)
@@ -52,10 +56,12 @@ def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) 
 
 
 def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts, [n], after the worst segment has decided for each rollout. A rollout is
-    rejected if any of its segments is, and otherwise abstained on if any segment is, because the
-    trainer trains on all segments for a single reward. A segment with a better verdict gets the
-    worst segment's outcome and cause, with its own verdict as the only member."""
+    """Return the verdicts, [n], after the worst segment has decided for each rollout.
+
+    A rollout is rejected if any of its segments is, and otherwise abstained on if any segment is,
+    because the trainer trains on all segments for a single reward. A segment with a better verdict
+    gets the worst segment's outcome and cause, with its own verdict as the only member.
+    """
     rollouts = rollouts_of(batch)
     if rollouts is None or all(verdict.accepted for verdict in verdicts):
         return list(verdicts)

@@ -97,16 +97,20 @@ class Runnable(ABC):
 
     @property
     def shares_calls(self) -> bool:
-        """Whether one call of `verify_each` may cover the batches of several senders. A server then
-        judges requests together. Otherwise each request is a separate call, which suits a verifier
-        that waits for another server or gains nothing from joint calls."""
+        """Whether one call of `verify_each` may cover the batches of several senders.
+
+        A server then judges requests together. Otherwise each request is a separate call, which
+        suits a verifier that waits for another server or gains nothing from joint calls.
+        """
         return self.scope == "completion"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """Return, for each batch, the verdicts that `verify` gives on that batch alone. By default,
-        `verify` is called once for all batches if ``scope`` is ``"completion"``, and otherwise once
-        for each batch. Batches may share the work on single completions, but nothing that affects a
-        decision."""
+        """Return, for each batch, the verdicts that `verify` gives on that batch alone.
+
+        By default, `verify` is called once for all batches if ``scope`` is ``"completion"``, and
+        otherwise once for each batch. Batches may share the work on single completions, but nothing
+        that affects a decision.
+        """
         if self.scope != "completion":
             return [self.verify(batch) for batch in batches]
         everything = [completion for batch in batches for completion in batch]

@@ -90,8 +90,10 @@ class _AnswerError(TypeError):
 
 
 class _GivenUpError(RuntimeError):
-    """Some completions were not tried, because too many others failed. `cause` is the cause of the
-    last failure."""
+    """Some completions were not tried, because too many others failed.
+
+    `cause` is the cause of the last failure.
+    """
 
     def __init__(self, cause: Cause | None) -> None:
         self.cause = cause
@@ -142,10 +144,12 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
 def supervised_each(
     verifier: Runnable, batches: Sequence[Sequence[Completion]]
 ) -> list[list[Verdict]]:
-    """Run `supervised` for separate batches, in one call if the verifier ``shares_calls``. Batches
-    share the work on single completions, but nothing that affects a decision. If the call raises,
-    miscounts or hangs, each batch is verified on its own: one sender's completions must not use up
-    the failures and time allowed to others."""
+    """Run `supervised` for separate batches, in one call if the verifier ``shares_calls``.
+
+    Batches share the work on single completions, but nothing that affects a decision. If the call
+    raises, miscounts or hangs, each batch is verified on its own: one sender's completions must not
+    use up the failures and time allowed to others.
+    """
     sizes = [len(batch) for batch in batches]
     if sum(map(bool, sizes)) > 1 and verifier.shares_calls:
         if verifier.scope == "completion":
@@ -256,9 +260,11 @@ class _Failures:
 
 
 def _own_frames(error: Exception) -> tuple[type[Exception], Exception, TracebackType | None]:
-    """Return an error for the log, with its frames from the verifier's own code onwards. The
-    preceding calls within this package say nothing about the error. An error raised by one of this
-    package's own verifiers keeps all of its frames."""
+    """Return an error for the log, with its frames from the verifier's own code onwards.
+
+    The preceding calls within this package say nothing about the error. An error raised by one of
+    this package's own verifiers keeps all of its frames.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next

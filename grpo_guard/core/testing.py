@@ -189,8 +189,10 @@ class VerifierContract:
 
     def test_hostile_completions(self) -> None:
         """A hostile completion gets a verdict in time, and does not change the others' verdicts.
+
         The verifier must not raise, and may abstain only if ``author_can_abstain`` or
-        ``steps_aside`` declares it: under ``on_abstain="pass"`` an abstention is a reward."""
+        ``steps_aside`` declares it: under ``on_abstain="pass"`` an abstention is a reward.
+        """
         for what, odd in hostile(self._batch()[0]).items():
             one, promise = self.make(), f"hostile completion ({what})"
             verdict, *others = self._verdicts(one, [odd, *self._batch()], promise)

@@ -20,9 +20,11 @@ next line begins with "="."""
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """A completion without its given spans: only its author's text, ids and log-probs. ``pieces``
-    locates each turn as (start, end, now): its span in the whole text, and its start in the reduced
-    text."""
+    """A completion without its given spans: only its author's text, ids and log-probs.
+
+    ``pieces`` locates each turn as (start, end, now): its span in the whole text, and its start in
+    the reduced text.
+    """
 
     completion: Completion
     pieces: tuple[tuple[int, int, int], ...]
@@ -66,8 +68,10 @@ def own_text(completion: Completion) -> OwnText | None:
 
 
 def turns(completion: Completion) -> list[OwnText]:
-    """Return the author's non-blank turns in order; if all are blank, only the last. Each result
-    has the ids of all turns, because callers do not need the ids per turn."""
+    """Return the author's non-blank turns in order; if all are blank, only the last.
+
+    Each result has the ids of all turns, because callers do not need the ids per turn.
+    """
     spans, text = completion.verified_spans, completion.text
     around = between(spans.chars if spans else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]

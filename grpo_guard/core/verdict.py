@@ -373,8 +373,11 @@ def negated(verdict: Verdict, verifier: str) -> Verdict:
 
 def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
     """Merge the findings of several verdicts; equal findings are reported once, with the first
-    message. Findings are equal if their kinds and locations are equal. If they have no location,
-    their messages must be equal too."""
+    message.
+
+    Findings are equal if their kinds and locations are equal. If they have no location, their
+    messages must be equal too.
+    """
     if not any(v.findings for v in verdicts):
         return ()
     merged: dict[object, Finding] = {}

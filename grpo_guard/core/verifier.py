@@ -70,16 +70,21 @@ class CompletionVerifier(Runnable):
     @property
     def author_can_abstain(self) -> str | None:
         """How a completion's author can make this verifier abstain, and the remedy; None if no
-        author can. Under ``Policy(on_abstain="pass")`` such an author could earn a reward at will,
-        so `Guard` refuses that policy for such a verifier. Override this property if your verifier
-        can be made to abstain."""
+        author can.
+
+        Under ``Policy(on_abstain="pass")`` such an author could earn a reward at will, so `Guard`
+        refuses that policy for such a verifier. Override this property if your verifier can be made
+        to abstain.
+        """
         return None
 
     @property
     def steps_aside(self) -> bool:
         """Whether the verifier can find a completion NOT_APPLICABLE because of something that the
-        sender can claim or omit. Combinators skip such a verdict; if all members give it, nothing
-        has been judged."""
+        sender can claim or omit.
+
+        Combinators skip such a verdict; if all members give it, nothing has been judged.
+        """
         return False
 
     @property
@@ -131,8 +136,11 @@ class CompletionVerifier(Runnable):
 
 class Composed(CompletionVerifier):
     """Base class for verifiers composed of other verifiers, each with its own time-out. Raises
-    TypeError if a member is not a verifier. A composed verifier can compare completions, whatever
-    its members do, so its scope is at least ``"batch"``."""
+    TypeError if a member is not a verifier.
+
+    A composed verifier can compare completions, whatever its members do, so its scope is at least
+    ``"batch"``.
+    """
 
     timeout = None
 
@@ -187,9 +195,11 @@ class ByRow(Composed):
 
 class Not(ByRow):
     """Accepts completions that its member judged unfit, and rejects those that the member accepts.
+
     Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
     overlong completions stay rejected: otherwise an attacker could earn rewards behind ``~`` by
-    sending garbage."""
+    sending garbage.
+    """
 
     def __init__(self, member: CompletionVerifier) -> None:
         super().__init__(member)
@@ -305,9 +315,11 @@ class AllOf(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest level at which every member can reject. This is the maximum over the
-        members, not the minimum. Otherwise an outer ensemble would settle for one member that can
-        reject, and accept completions that the others reject."""
+        """The smallest level at which every member can reject.
+
+        This is the maximum over the members, not the minimum. Otherwise an outer ensemble would
+        settle for one member that can reject, and accept completions that the others reject.
+        """
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
 
@@ -333,8 +345,11 @@ class AllOf(Ensemble):
 
 class AnyOf(Ensemble):
     """Accepts completions that any member accepts; otherwise abstains if any member abstains, and
-    rejects if none does. The p-value is the largest p-value of the members, or None unless every
-    applicable member has a p-value."""
+    rejects if none does.
+
+    The p-value is the largest p-value of the members, or None unless every applicable member has a
+    p-value.
+    """
 
     def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
         super().__init__(*_flattened(AnyOf, members), name=name)

@@ -11,9 +11,11 @@ from grpo_guard.guard.policy import AbstainError, Policy
 
 
 class AbstainWindow:
-    """Counts abstentions over the most recent batches. Abstentions are counted per node, ignoring
-    the worst nodes, so that no minority can end a run by causing abstentions. An outage affects all
-    nodes and still ends the run."""
+    """Counts abstentions over the most recent batches.
+
+    Abstentions are counted per node, ignoring the worst nodes, so that no minority can end a run by
+    causing abstentions. An outage affects all nodes and still ends the run.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -64,10 +66,12 @@ def _not_rejected(count: Counter[Outcome]) -> int:
 
 
 def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
-    """The outcome counts of all nodes except those with the highest shares of abstentions. The
-    worst node is excluded, then further nodes as long as the excluded nodes together sent less than
-    half of the completions: a minority that invents names still sends only a minority of
-    completions. Nodes whose completions were all rejected are excluded too."""
+    """The outcome counts of all nodes except those with the highest shares of abstentions.
+
+    The worst node is excluded, then further nodes as long as the excluded nodes together sent less
+    than half of the completions: a minority that invents names still sends only a minority of
+    completions. Nodes whose completions were all rejected are excluded too.
+    """
     judged = [count for count in nodes if _not_rejected(count)]
     if len(judged) < 2:
         return judged

@@ -26,9 +26,12 @@ class FrameworkError(TypeError):
 
 
 class RewardAdapter(Protocol):
-    """One trainer's way of calling a reward function. A class can also declare ``recognised_by``, a
-    frozenset of parameter names. `guard` then picks the adapter for any function that has all these
-    parameters. An adapter without ``recognised_by`` is used only if ``framework=`` names it."""
+    """One trainer's way of calling a reward function.
+
+    A class can also declare ``recognised_by``, a frozenset of parameter names. `guard` then picks
+    the adapter for any function that has all these parameters. An adapter without ``recognised_by``
+    is used only if ``framework=`` names it.
+    """
 
     def wrap(self, reward: Any, guard: Any) -> Any:
         """Wrap a reward function, or a list of them, in a guarded function with the same signature.
@@ -120,9 +123,11 @@ def _origin(entry: EntryPoint) -> str:
 
 
 def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
-    """Return the name of the only adapter whose parameters the function has. An adapter that asks
-    for a superset of another's parameters wins, so that neither installation order nor table order
-    decides."""
+    """Return the name of the only adapter whose parameters the function has.
+
+    An adapter that asks for a superset of another's parameters wins, so that neither installation
+    order nor table order decides.
+    """
     if not callable(function):
         raise FrameworkError(
             f"reward: expected a callable, got {function!r:.80}. A reward model given by its name "
@@ -162,9 +167,11 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
 def _recognised_by(
     entries: dict[str, list[EntryPoint]],
 ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-    """Map adapter names to the parameters they ask for, and unloadable adapters to the reason. An
-    adapter that cannot be loaded recognises nothing, because a broken package must not disable
-    other packages' adapters; the failure is logged once."""
+    """Map adapter names to the parameters they ask for, and unloadable adapters to the reason.
+
+    An adapter that cannot be loaded recognises nothing, because a broken package must not disable
+    other packages' adapters; the failure is logged once.
+    """
     known: dict[str, frozenset[str]] = {}
     broken: dict[str, str] = {}
     for name in entries:

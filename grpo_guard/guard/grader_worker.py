@@ -39,8 +39,10 @@ class Recent(dict[bytes, Any]):
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve grading requests from a socket until the pool closes its end. This process is killed
-    when the pool's process, ``parent``, ends, even in the middle of a call."""
+    """Serve grading requests from a socket until the pool closes its end.
+
+    This process is killed when the pool's process, ``parent``, ends, even in the middle of a call.
+    """
     global inside
     inside = True
     os.set_inheritable(descriptor, False)  # a grader can start processes

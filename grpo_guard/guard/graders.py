@@ -151,9 +151,12 @@ class GraderFailures:
         self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
         """Call `ask` once per row of keyword arguments, in parallel if there are worker processes,
-        and return the answers in order. The batch counts as one call, which fails if more than
-        ``max_rate`` of its rows fail, because a prompt that hangs a grader hangs it for every
-        completion in its group. Raises AbstainError if too many batches failed."""
+        and return the answers in order.
+
+        The batch counts as one call, which fails if more than ``max_rate`` of its rows fail,
+        because a prompt that hangs a grader hangs it for every completion in its group. Raises
+        AbstainError if too many batches failed.
+        """
         if self.timeout is None or len(rows) < 2:
             return self._counted(name, [self._outcome(call, (), row) for row in rows])
         most = min(len(rows), self._pool().size)

@@ -278,7 +278,9 @@ class Guard:
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> AdmittedBatch:
         """Run the first half of `review` and `judge`: everything that comes before the verifier.
-        For servers, which verify several batches at once. Raises the same errors as `review`."""
+
+        For servers, which verify several batches at once. Raises the same errors as `review`.
+        """
         batch = completions(batch)
         self._foreign_ids.look_at(batch, self.verifier, self.detokenizer)
         return admit(

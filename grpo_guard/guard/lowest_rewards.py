@@ -11,10 +11,12 @@ REMEMBERED: Final = 1024
 
 
 class LowestRewards:
-    """The lowest of the most recent rewards, at most 0. If wrong answers get -1, a reward of 0
-    would pay an attacker for text that takes too long to verify. Only recent rewards count, and
-    none whose magnitude exceeds `LARGEST_REWARD`: an unbounded grader could give one attacker
-    -1e300, which honest work would otherwise earn forever."""
+    """The lowest of the most recent rewards, at most 0.
+
+    If wrong answers get -1, a reward of 0 would pay an attacker for text that takes too long to
+    verify. Only recent rewards count, and none whose magnitude exceeds `LARGEST_REWARD`: an
+    unbounded grader could give one attacker -1e300, which honest work would otherwise earn forever.
+    """
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=REMEMBERED)

@@ -55,9 +55,11 @@ def length_figures(
     verdicts: Sequence[Verdict], factors: Sequence[float] | None
 ) -> dict[str, float]:
     """Figures on how length factors affect one batch; empty if rewards are not scaled by length.
+
     ``guard/length_factor`` is the mean factor of the completions that are not rejected, 1 if there
     are none. ``guard/length_dropped`` is how many of them have a factor of 0, which cancels a
-    positive reward entirely."""
+    positive reward entirely.
+    """
     if factors is None:
         return {}
     kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
@@ -68,8 +70,11 @@ def length_figures(
 
 
 class NodeFigures:
-    """Counts each node's accepted, rejected and abstained completions. Counts, not rates: trainers
-    average values over ranks and steps, and the ratio of two mean counts is the overall rate."""
+    """Counts each node's accepted, rejected and abstained completions.
+
+    Counts, not rates: trainers average values over ranks and steps, and the ratio of two mean
+    counts is the overall rate.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}

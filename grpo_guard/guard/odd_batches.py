@@ -28,9 +28,11 @@ _FEWEST = 8
 
 
 class RejectionWarning:
-    """Warns about the first batch with more than half of its completions rejected. There is no
-    warning if just one of several nodes sent all of the rejected completions. A second warning
-    covers the first batch in which every verdict is an abstention."""
+    """Warns about the first batch with more than half of its completions rejected.
+
+    There is no warning if just one of several nodes sent all of the rejected completions. A second
+    warning covers the first batch in which every verdict is an abstention.
+    """
 
     def __init__(self) -> None:
         self._done = self._abstained = False

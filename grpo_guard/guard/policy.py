@@ -115,8 +115,10 @@ class Policy:
         return replace(self, **rules)
 
     def rules(self, name: str) -> tuple[Any, ...]:
-        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, in order of preference. Under
-        ``on_reject="keep"``, returns the rules that apply to a guard that only watches."""
+        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, in order of preference.
+
+        Under ``on_reject="keep"``, returns the rules that apply to a guard that only watches.
+        """
         value = getattr(self, name)
         rules = value if isinstance(value, tuple) else (value,)
         if name == "on_reject" or not self.watches:

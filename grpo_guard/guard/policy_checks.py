@@ -25,8 +25,10 @@ def detokenizer_for(
     verifier: CompletionVerifier, tokenizer: Any
 ) -> tuple[Detokenizer | None, bool]:
     """Return the detokenizer for a verifier, and whether completions may come with token ids.
+
     Without a ``tokenizer``, the verifier's own is used, unless the verifier itself compares ids
-    with the text or does not read the text."""
+    with the text or does not read the text.
+    """
     compared = verifier.compares_ids or not verifier.reads_text
     if tokenizer is None and not compared:
         tokenizer = verifier.own_tokenizer
@@ -48,10 +50,12 @@ def require_names(verifier: CompletionVerifier) -> None:
 def require_fitting(
     verifier: CompletionVerifier, policy: Policy, *others: CompletionVerifier | Workers | None
 ) -> None:
-    """Raise ValueError if a policy does not suit a verifier. The policy must not pay for
-    abstentions that authors can cause, either in the verifier or in ``others``, which can turn its
-    verdicts into abstentions. Under "no_gain", a cascade must not ask an `ExclusionVerifier` after
-    other members."""
+    """Raise ValueError if a policy does not suit a verifier.
+
+    The policy must not pay for abstentions that authors can cause, either in the verifier or in
+    ``others``, which can turn its verdicts into abstentions. Under "no_gain", a cascade must not
+    ask an `ExclusionVerifier` after other members.
+    """
     if policy.watches:
         return  # no verdict changes a reward
     if "no_gain" in policy.rules("on_reject"):

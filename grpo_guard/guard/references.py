@@ -74,10 +74,13 @@ class References:
         return self._answers.get(_digest(prompt))
 
     def check(self, batch: Sequence[Completion], given: Sequence[Verdict | None]) -> Checked:
-        """Replace all references in a batch with the task's own. A completion whose reference is
-        certainly a different answer is rejected: its sender is an attacker, and rewards computed
-        from such a reference mean nothing. A reference that is merely written differently has no
-        effect. One that cannot be compared is mentioned in the verdict."""
+        """Replace all references in a batch with the task's own.
+
+        A completion whose reference is certainly a different answer is rejected: its sender is an
+        attacker, and rewards computed from such a reference mean nothing. A reference that is
+        merely written differently has no effect. One that cannot be compared is mentioned in the
+        verdict.
+        """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):
             ours, theirs = self.of(completion.prompt), completion.reference

@@ -79,9 +79,11 @@ class Review:
 
     @classmethod
     def joined(cls, parts: Sequence[Review]) -> Review:
-        """Concatenate reviews in order, dropping their metrics. Groups with the same name become
-        one group. If any part has no groups or no labels, neither does the result; a part without
-        length factors is not scaled."""
+        """Concatenate reviews in order, dropping their metrics.
+
+        Groups with the same name become one group. If any part has no groups or no labels, neither
+        does the result; a part without length factors is not scaled.
+        """
         factors = [
             factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
         ]
@@ -113,10 +115,12 @@ class Review:
 
 
 def unseen(batch: Sequence[Completion], error: Exception) -> Review:
-    """Create the review of a batch on which a watching guard failed, for example on a full disk. A
-    guard that decides would raise, because nobody should train unguarded without knowing. A guard
+    """Create the review of a batch on which a watching guard failed, for example on a full disk.
+
+    A guard that decides would raise, because nobody should train unguarded without knowing. A guard
     that only watches protects nothing yet, so the run continues, and the log and
-    ``guard/abstain_rate`` show the gap."""
+    ``guard/abstain_rate`` show the gap.
+    """
     logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
     message = f"the guard failed: {type(error).__name__}"
     verdicts = [abstain("guard", Cause.FAULT, message) for _ in batch]

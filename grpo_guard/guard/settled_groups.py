@@ -18,8 +18,10 @@ from grpo_guard.guard.settlement import mean_of_kept
 @dataclass(frozen=True, slots=True)
 class SettledGroups:
     """Settled rewards, [n], with None for completions that are left out, and their groups, [n].
+
     ``means`` maps each group to the mean reward of the completions that stay in it, which replaces
-    the rewards that are left out. Groups in which no completion stays are missing."""
+    the rewards that are left out. Groups in which no completion stays are missing.
+    """
 
     kept: list[float | None]
     groups: list[Hashable]

@@ -252,8 +252,10 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
 
 
 def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
-    """Flip the sign of negatively weighted values in a row; a second call undoes the first. A cost
-    of -5 then counts as a gain of 5; a veto that mistook it for a penalty would keep it."""
+    """Flip the sign of negatively weighted values in a row; a second call undoes the first.
+
+    A cost of -5 then counts as a gain of 5; a veto that mistook it for a penalty would keep it.
+    """
     return [
         -v if v is not None and weight < 0 else v for v, weight in zip(row, weights, strict=True)
     ]
@@ -315,9 +317,11 @@ def _lowest(
 
 def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
     """Lower each reward of a vetoed row to at most its floor, except the policy's own number, which
-    is in column ``number``. If a function gives this completion no reward but punishes others, the
-    completion gets their lowest reward: text that a function cannot read must not fare better than
-    a wrong answer."""
+    is in column ``number``.
+
+    If a function gives this completion no reward but punishes others, the completion gets their
+    lowest reward: text that a function cannot read must not fare better than a wrong answer.
+    """
     if all(value is None for value in row):
         return row
     return [

@@ -246,8 +246,10 @@ class SpotCheck(Composed):
 
 def commitment(completions: Sequence[Completion]) -> str:
     """A digest that binds a node to its completions of a batch, in order: 64 hexadecimal digits.
+
     The digest covers everything that verifiers read, but not ``group`` and ``metadata``, which
-    belong to the exchange."""
+    belong to the exchange.
+    """
     whole_batch = blake2b(b"grpo-guard commitment 1\n", digest_size=32)
     for completion in completions:
         whole_batch.update(_content(completion))

@@ -72,8 +72,10 @@ def claim_state(store: NodeStore, verifier: CompletionVerifier) -> None:
 
 
 def _described(verifier: CompletionVerifier) -> Described:
-    """Map the name of each verifier that is not composed of others to its plain options. String
-    options are replaced with digests, because a string could be a key."""
+    """Map the name of each verifier that is not composed of others to its plain options.
+
+    String options are replaced with digests, because a string could be a key.
+    """
     found: Described = {}
     for inner in inner_verifiers(verifier):
         if not isinstance(inner, Composed):

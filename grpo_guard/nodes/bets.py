@@ -107,9 +107,11 @@ class Bets:
         self._price = lru_cache(_REMEMBERED)(self._price_of)
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
-        """Return what one peer contributes to a node's log-evidence in one round, shape [G]. The
-        sum of the scores over any set of ``honest`` peers that really are honest is the logarithm
-        of an e-value; see the module docstring."""
+        """Return what one peer contributes to a node's log-evidence in one round, shape [G].
+
+        The sum of the scores over any set of ``honest`` peers that really are honest is the
+        logarithm of an e-value; see the module docstring.
+        """
         return np.asarray(self.scores(node, [peer], honest)[0])
 
     def scores(self, node: Tally, peers: Sequence[Tally], honest: int) -> Array:

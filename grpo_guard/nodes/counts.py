@@ -102,10 +102,12 @@ class Counts:
         counted: Sequence[Finding | None],
         before: frozenset[str],
     ) -> dict[str, tuple[int, list[float]]]:
-        """Compute each node's digest and log factor from the prompts that several nodes answered. A
-        rollout counts once for each prompt that it answers. Findings in segments whose prompts
+        """Compute each node's digest and log factor from the prompts that several nodes answered.
+
+        A rollout counts once for each prompt that it answers. Findings in segments whose prompts
         allow no comparison count towards one of the prompts that do: cutting an answer in two must
-        not hide half of it."""
+        not hide half of it.
+        """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
         for i, (completion, verdict, found) in enumerate(

@@ -32,9 +32,11 @@ class EProcessMemory(Memory):
 
     def add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, EProcess]:
         """Record a batch, given for each node the `digest_of` its completions and the logarithm of
-        each column's factor, and return the new e-process of each of its nodes. Beyond `MAX_NODES`,
-        the least recently seen nodes are forgotten, starting with nodes that have no evidence
-        against them. A forgotten node starts over if it comes back."""
+        each column's factor, and return the new e-process of each of its nodes.
+
+        Beyond `MAX_NODES`, the least recently seen nodes are forgotten, starting with nodes that
+        have no evidence against them. A forgotten node starts over if it comes back.
+        """
         return self.change(lambda: self._add(batch))
 
     def log_e_values(self) -> dict[str, float]:
@@ -81,7 +83,9 @@ class EProcessMemory(Memory):
 
 def digest_of(marks: Iterable[bytes]) -> int:
     """Return an order-independent digest of a node's batch, so that a repeated batch counts once.
+
     The sorted marks are hashed, not added up: an author could choose texts whose marks have a known
-    sum, and the batch would then count as already seen."""
+    sum, and the batch would then count as already seen.
+    """
     digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

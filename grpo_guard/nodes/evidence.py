@@ -75,18 +75,23 @@ def threshold(others: int, alpha: float) -> float:
 
 def honest_peers(peers: int, hostile: float) -> int:
     """Return how many of a node's peers are assumed to be honest: all but a share ``hostile``.
+
     Unless ``hostile`` is 0, at least one peer is assumed to be hostile. Otherwise, because a third
     of two peers rounds down to 0, one attacker's spotless work would get both other nodes in a
-    swarm of three accused."""
+    swarm of three accused.
+    """
     return max(1, peers - max(math.floor(peers * hostile + 1e-9), int(hostile > 0)))
 
 
 @dataclass(slots=True)
 class _Account:
-    """The running sums of the evidence against one node. Starts between which the node did no work
-    have equal sums and share a row, so a name that is used once takes one row. ``ends`` holds the
-    last start that each row covers, ascending; ``ahead`` holds the scores summed from the starts
-    onwards, [rows, peers, G]; ``next`` is the first round not included yet."""
+    """The running sums of the evidence against one node.
+
+    Starts between which the node did no work have equal sums and share a row, so a name that is
+    used once takes one row. ``ends`` holds the last start that each row covers, ascending;
+    ``ahead`` holds the scores summed from the starts onwards, [rows, peers, G]; ``next`` is the
+    first round not included yet.
+    """
 
     peers: tuple[str, ...]
     next: int
@@ -153,7 +158,9 @@ class Comparison:
 
     def evidence(self) -> dict[str, Evidence]:
         """Return the evidence after the last round against each node with work in that round.
-        Absent nodes are left out, because the evidence against them does not change."""
+
+        Absent nodes are left out, because the evidence against them does not change.
+        """
         found = {}
         few = self._history.rejected_names <= MAX_ACCOUNTS
         if not few:

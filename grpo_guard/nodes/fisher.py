@@ -10,9 +10,11 @@ def log_choose(n: int, k: int) -> float:
 
 def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
     """Natural logarithm of the hypergeometric tail P(count >= ``hits``) under the null; at most 0.
+
     ``hits`` of the node's ``total`` items (e.g. prompts) show the feature (e.g. a phrase), and so
     do ``other_hits`` of the other nodes' ``other_total``. Raises ValueError if the counts are
-    inconsistent."""
+    inconsistent.
+    """
     if not (0 <= hits <= total and 0 <= other_hits <= other_total):
         raise ValueError(
             f"log_tail: expected 0 <= hits <= total, got {hits}/{total}, {other_hits}/{other_total}"

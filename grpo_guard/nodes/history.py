@@ -126,9 +126,11 @@ class History:
 
     def met(self, name: str) -> tuple[list[str], int]:
         """Draw at most ``drawn`` names with work in at least half of this name's rounds, and count
-        all such names. Both results include the name itself, unless it was not examined. If there
-        are more than `MOST_LOOKED_AT` candidates, only that many, drawn by lot, are examined. The
-        count then covers all candidates, so it is never too low."""
+        all such names. Both results include the name itself, unless it was not examined.
+
+        If there are more than `MOST_LOOKED_AT` candidates, only that many, drawn by lot, are
+        examined. The count then covers all candidates, so it is never too low.
+        """
         bits = self._bits[self._column[name]]
         key = bits.tobytes()
         if key not in self._found:

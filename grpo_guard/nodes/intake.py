@@ -87,8 +87,11 @@ def intake(
     batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
 ) -> Intake:
     """Extract the part of a batch that is kept. A rollout in several segments becomes one entry;
-    see `_joined`. If ``round`` is None, it is the round claimed by the nodes that sent most of the
-    batch. Raises ValueError if there is not one verdict per completion."""
+    see `_joined`.
+
+    If ``round`` is None, it is the round claimed by the nodes that sent most of the batch. Raises
+    ValueError if there is not one verdict per completion.
+    """
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
     again: dict[bytes, int] = {}
@@ -117,9 +120,11 @@ def intake(
 
 
 def _joined(segments: Sequence[Entry]) -> Entry:
-    """Merge a rollout's entries into one: the worst outcome, and all findings and phrases. A sender
-    may give one label to everything it sends and is then counted once. It gains nothing that way:
-    one rejected segment costs it the whole rollout."""
+    """Merge a rollout's entries into one: the worst outcome, and all findings and phrases.
+
+    A sender may give one label to everything it sends and is then counted once. It gains nothing
+    that way: one rejected segment costs it the whole rollout.
+    """
     if len(segments) == 1:
         return segments[0]
     phrases = {phrase.digest: phrase for entry in segments for phrase in entry.phrases}
@@ -134,10 +139,12 @@ def _joined(segments: Sequence[Entry]) -> Entry:
 
 
 def outcome_of_work(verdict: Verdict) -> Outcome | None:
-    """Return the outcome that counts as evidence about the node; None if its work was not judged. A
-    ledger's own rejections are not evidence; otherwise a node once accused would be accused for
+    """Return the outcome that counts as evidence about the node; None if its work was not judged.
+
+    A ledger's own rejections are not evidence; otherwise a node once accused would be accused for
     ever. If a node's standing ended a cascade, only the cheap verifiers before the standing judged
-    the completion, and those after it were not asked; such a completion does not count."""
+    the completion, and those after it were not asked; such a completion does not count.
+    """
     # Causes that someone other than the author can bring about, to harm a node, are not evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
@@ -168,9 +175,11 @@ def standing_bars(verdict: Verdict) -> bool:
 
 
 def name_bytes(name: str) -> bytes:
-    """Return a node's name as it is stored; a long name is cut, and a digest keeps it unique. A
-    name that looks as if it had been cut gets a digest of its own. Otherwise a node could adopt the
-    cut form of another node's long name, share that node's record, and get it convicted."""
+    """Return a node's name as it is stored; a long name is cut, and a digest keeps it unique.
+
+    A name that looks as if it had been cut gets a digest of its own. Otherwise a node could adopt
+    the cut form of another node's long name, share that node's record, and get it convicted.
+    """
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_NAME_BYTES and not _CUT_NAME.fullmatch(data):
         return data
@@ -191,8 +200,11 @@ def printable(data: bytes) -> str:
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:
     """Return the names that sent the most: at least three names that make up at least half of
-    everything, including all ties. Neither a new name for each completion nor one name that sends
-    endlessly can form a majority of these names."""
+    everything, including all ties.
+
+    Neither a new name for each completion nor one name that sends endlessly can form a majority of
+    these names.
+    """
     chosen: list[Name] = []
     half, together, least = sum(sent.values()) / 2, 0.0, 0.0
     for name, count in sorted(sent.items(), key=lambda item: -item[1]):
@@ -205,9 +217,11 @@ def largest(sent: Mapping[Name, float]) -> list[Name]:
 
 def _claimed(batch: Sequence[Completion]) -> int | None:
     """Return the median of the claimed rounds, with one vote for each of the `largest` senders, so
-    that no minority can move the round. Nor can a minority set a round if most nodes claim none:
-    otherwise one node that always claims 0 could make each batch count as the same round, and
-    evidence would never accumulate."""
+    that no minority can move the round.
+
+    Nor can a minority set a round if most nodes claim none: otherwise one node that always claims 0
+    could make each batch count as the same round, and evidence would never accumulate.
+    """
     sent = Counter(completion.node for completion in batch)
     claims = defaultdict[str | None, Counter[int]](Counter)
     for completion in batch:
@@ -250,9 +264,11 @@ def _has_exempt(verdict: Verdict) -> bool:
 
 
 def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
-    """Return a completion's node, with digests of its prompt, its content, and its first copy. The
-    result is cached in the completion, because several memories ask about the same object: the
-    ledger, and each rule that counts."""
+    """Return a completion's node, with digests of its prompt, its content, and its first copy.
+
+    The result is cached in the completion, because several memories ask about the same object: the
+    ledger, and each rule that counts.
+    """
     try:
         return completion.mark
     except AttributeError:

@@ -46,10 +46,12 @@ _PER_GROUP: Final = 16
 
 
 class Measured(Protocol):
-    """The parts of a completion that the test uses: its sender, its worth and its length. ``own``
-    is the length used when the completion's own node is judged, at most ``length``. If ``own`` is
-    less, the node has to be longer than the others by more than the difference. That only lowers
-    ``D``, so the bound holds."""
+    """The parts of a completion that the test uses: its sender, its worth and its length.
+
+    ``own`` is the length used when the completion's own node is judged, at most ``length``. If
+    ``own`` is less, the node has to be longer than the others by more than the difference. That
+    only lowers ``D``, so the bound holds.
+    """
 
     @property
     def node(self) -> str | None: ...

@@ -40,7 +40,9 @@ class Patience:
 
     def seconds(self) -> float:
         """Return how long the next write may wait, in seconds; 0 if a wait has timed out recently.
-        Even with 0 seconds a write is attempted, which costs nothing."""
+
+        Even with 0 seconds a write is attempted, which costs nothing.
+        """
         if self._waits_from is None:
             return WAIT
         now = time.monotonic()
@@ -52,8 +54,10 @@ class Patience:
     @property
     def moment(self) -> float:
         """How long a reader may wait to open the file, in seconds; 0 while writers do not wait.
+
         When ranks start or end together, SQLite refuses a reader for as long as another process
-        creates or removes its log."""
+        creates or removes its log.
+        """
         return MOMENT if self._waits_from is None else 0.0
 
     def in_vain(self, waited: float) -> None:

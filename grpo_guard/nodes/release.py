@@ -20,10 +20,12 @@ _UNTIL = "pardoned until, node "
 
 
 def release(path: Path, node: str) -> None:
-    """Clear one node in a ledger that may be in use; running guards follow at their next batch. If
-    the node keeps being rejected as often, it is found hard again. If its model is honest but
+    """Clear one node in a ledger that may be in use; running guards follow at their next batch.
+
+    If the node keeps being rejected as often, it is found hard again. If its model is honest but
     weaker, raise ``offset``. Raises LedgerError if the file is not a ledger, cannot be written, or
-    does not know the node."""
+    does not know the node.
+    """
     with opened(path, "a ledger that can be written", write=True) as connection:
         row = connection.execute(
             "SELECT id FROM nodes WHERE name = ?", (stored_name(connection, path, node),)

@@ -79,8 +79,10 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class SybilHint:
     """Nodes whose rejected work shares a recurring phrase. Only a hint: honest nodes quote too.
+
     ``excerpt`` is the beginning of the phrase in the work of one of the nodes; ``count`` is the
-    number of completions with the phrase from the node that repeats it most."""
+    number of completions with the phrase from the node that repeats it most.
+    """
 
     nodes: tuple[str, ...]
     excerpt: str

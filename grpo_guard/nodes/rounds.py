@@ -138,9 +138,11 @@ def count_lost(connection: sqlite3.Connection, batches: int) -> None:
 def closed_rounds(
     connection: sqlite3.Connection, after: int, until: int
 ) -> tuple[dict[int, Tallies], dict[int, Tallies]]:
-    """Return the tallies of closed rounds by round and node id: of completions, and of slots. A
-    node's slots in one round are a single observation between 0 and 1: whatever keeps the node from
-    filling one slot keeps it from filling all of them."""
+    """Return the tallies of closed rounds by round and node id: of completions, and of slots.
+
+    A node's slots in one round are a single observation between 0 and 1: whatever keeps the node
+    from filling one slot keeps it from filling all of them.
+    """
     work, slots = defaultdict[int, Tallies](dict), defaultdict[int, Tallies](dict)
     span = (after, until)
     query = "SELECT clock, node, judged, rejected, held FROM rounds WHERE clock > ? AND clock <= ?"

@@ -50,9 +50,11 @@ and with eight."""
 
 def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
     """Return the logarithm of an e-value against each node; empty if too few nodes answered.
+
     ``shares`` gives, for each node, the share of its answers to one prompt that have the finding;
     ``odds`` is the maximum ratio of an honest node's odds of the finding to those of its honest
-    peers, >= 1."""
+    peers, >= 1.
+    """
     if len(shares) < FEWEST_NODES:
         return {}
     ordered = sorted(shares.values(), reverse=True)

@@ -163,9 +163,11 @@ def _connected(path: Path, mode: str, seconds: float, create: bool) -> sqlite3.C
 
 
 def _refuse_what_others_write(path: Path) -> None:
-    """Raise LedgerError if another user can write to a ledger or to SQLite's files next to it. Such
-    a user could decide which nodes are excluded. Another user's link could make us write to a
-    different file of ours."""
+    """Raise LedgerError if another user can write to a ledger or to SQLite's files next to it.
+
+    Such a user could decide which nodes are excluded. Another user's link could make us write to a
+    different file of ours.
+    """
     if os.name != "posix":
         return
     me, real = os.geteuid(), path.resolve()

@@ -56,8 +56,10 @@ def updated(
     mark: Mark, evidence: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
 ) -> Mark:
     """Return the mark after one more round, ``now``; ``evidence`` is a multiple of the threshold.
+
     The level is renewed only if the round added evidence (``rose``). ``half_life`` is in rounds;
-    ``most`` is `State.SOFT` if this kind of evidence never makes a node hard."""
+    ``most`` is `State.SOFT` if this kind of evidence never makes a node hard.
+    """
     level, renewed = mark.level, mark.renewed
     if rose and evidence > mark.level_at(now, half_life):
         level, renewed = min(evidence, MOST), now

@@ -49,8 +49,10 @@ class NodeStore:
         return EvidenceLedger(self.path, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
-        """Claim a unique name for a memory: a second "recurrence" becomes "recurrence_2". The name
-        is the same in every process that builds the same guard."""
+        """Claim a unique name for a memory: a second "recurrence" becomes "recurrence_2".
+
+        The name is the same in every process that builds the same guard.
+        """
         first = book_name(name)
         self._claimed[first] += 1
         count = self._claimed[first]

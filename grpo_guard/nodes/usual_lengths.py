@@ -136,7 +136,9 @@ class UsualLengths(Memory):
 
     def longer_when_paid(self) -> frozenset[str]:
         """Return the nodes whose rewarded work is longer than most other nodes' by more than usual.
-        The chance that an honest node is ever among them is at most 1 %; see `NodeMemory`."""
+
+        The chance that an honest node is ever among them is at most 1 %; see `NodeMemory`.
+        """
         return frozenset(self._paid.convicted())
 
     def state_dict(self) -> dict[str, Any]:

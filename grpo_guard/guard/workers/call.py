@@ -113,8 +113,10 @@ def _with_the_rest(
     column: int,
 ) -> list[Verdict] | None:
     """Combine the verdicts in a table with those found in this process on the other completions.
+
     Returns None if this process has to read the whole batch, because how many failures make an
-    outage depends on how many texts do not fail."""
+    outage depends on how many texts do not fail.
+    """
     left = [c for c in batch if id(c) not in table]
     if len(left) == len(batch):
         return None

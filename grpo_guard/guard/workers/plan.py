@@ -37,8 +37,11 @@ def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[R
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
     """The function run by a worker: copies of the verifiers, with this process's interpreter
-    limits. Whether hostile text can be read may depend on these limits. Libraries change them, and
-    verdicts must not depend on which process reaches them."""
+    limits.
+
+    Whether hostile text can be read may depend on these limits. Libraries change them, and verdicts
+    must not depend on which process reaches them.
+    """
 
     readers: tuple[Runnable, ...]
     recursion: int = field(default_factory=sys.getrecursionlimit)
@@ -80,9 +83,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts of one verifier that read texts in workers. If the plan is ``whole``, the first
-    group sees whole batches, which are then worth sending before the verifier runs. The other
-    groups see only the completions that a spot check draws or that `only` matches."""
+    """The parts of one verifier that read texts in workers.
+
+    If the plan is ``whole``, the first group sees whole batches, which are then worth sending
+    before the verifier runs. The other groups see only the completions that a spot check draws or
+    that `only` matches.
+    """
 
     verifier: CompletionVerifier
     groups: tuple[Group, ...]

@@ -89,9 +89,11 @@ def _untried(part: Sequence[Completion], why: str) -> list[Lost]:
 
 
 class SharedPools:
-    """One pool per number of processes, shared by all guards in this process. If each guard had its
-    own pool, each would start its own processes. The last guard to leave a pool ends the pool's
-    processes."""
+    """One pool per number of processes, shared by all guards in this process.
+
+    If each guard had its own pool, each would start its own processes. The last guard to leave a
+    pool ends the pool's processes.
+    """
 
     def __init__(self) -> None:
         self.forget()

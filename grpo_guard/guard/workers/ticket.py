@@ -123,8 +123,10 @@ def weight(completion: Completion) -> int:
 def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
     """Split a batch's indices into parts of roughly equal weight: the heaviest completions are
     assigned first, each to the lightest part so far (Graham's LPT, at most 4/3 of the optimum).
+
     There are as many parts as workers, or a multiple of that if the parts would otherwise be too
-    large. Indices ascend within a part, and no part is empty. Each weight must be at least 1."""
+    large. Indices ascend within a part, and no part is empty. Each weight must be at least 1.
+    """
     if not weights:
         return []
     shares = (sum(weights) / MOST_TOKENS, len(weights) / MOST_COMPLETIONS)
@@ -139,10 +141,12 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
-    """Split a part of at least two completions in two, between authors if there are several. This
-    quickly separates one author's completions from all others, so that whatever kills workers is
-    traced first to its author and then to a single completion. ``authors`` lists the author of each
-    completion in the whole batch."""
+    """Split a part of at least two completions in two, between authors if there are several.
+
+    This quickly separates one author's completions from all others, so that whatever kills workers
+    is traced first to its author and then to a single completion. ``authors`` lists the author of
+    each completion in the whole batch.
+    """
     names = list(dict.fromkeys(authors[place] for place in places))
     if len(names) == 1:
         middle = len(places) // 2

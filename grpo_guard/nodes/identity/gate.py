@@ -58,8 +58,10 @@ ANY_ROUND: Final = 2**63
 
 
 class Admitted:
-    """The marker that replaces an envelope in ``metadata`` once the envelope has been checked. It
-    is an object because a sender could send any JSON value. Pickling turns it into a string."""
+    """The marker that replaces an envelope in ``metadata`` once the envelope has been checked.
+
+    It is an object because a sender could send any JSON value. Pickling turns it into a string.
+    """
 
     def __copy__(self) -> Admitted:
         return self
@@ -360,9 +362,11 @@ def _refuse_mixed_units(found: Sequence[_State], units: Sequence[Hashable]) -> l
 
 
 def _labelled(completion: Completion, state: _State) -> Completion:
-    """Label a completion with its signer's key, or with no node if it has no valid signature. Only
-    the envelope entry of a signed completion's ``metadata`` is kept: the rest is unsigned and may
-    have been added in transit, and verifiers would hold it against the signer."""
+    """Label a completion with its signer's key, or with no node if it has no valid signature.
+
+    Only the envelope entry of a signed completion's ``metadata`` is kept: the rest is unsigned and
+    may have been added in transit, and verifiers would hold it against the signer.
+    """
     if isinstance(state, Admitted):
         return completion
     if not isinstance(state, _Signed):

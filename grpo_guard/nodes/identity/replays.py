@@ -27,10 +27,12 @@ class _Filler(NamedTuple):
 
 
 class Replays:
-    """Filled places: (key, round, prompt, slot) -> the message that filled the place. Only messages
-    with a valid signature get here, and each key has its own window over the rounds that it signs:
-    ``late`` rounds behind its newest, with ``most`` places each. So nobody can move another key's
-    window, use up its room or take its places."""
+    """Filled places: (key, round, prompt, slot) -> the message that filled the place.
+
+    Only messages with a valid signature get here, and each key has its own window over the rounds
+    that it signs: ``late`` rounds behind its newest, with ``most`` places each. So nobody can move
+    another key's window, use up its room or take its places.
+    """
 
     def __init__(self, late: int, most: int = MOST_IN_ROUND) -> None:
         self.late, self.most = late, most
