@@ -27,8 +27,7 @@ from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.rules_corpora import counting_guard, rounds_of, rows_of
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer
 from grpo_guard.logprob.reader.honest import column_scores
-from grpo_guard.logprob.reader.lots import own_sentences
-from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.reader.spans import TextSpan, own_sentences
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer

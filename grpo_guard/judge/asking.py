@@ -12,7 +12,6 @@ import tenacity
 
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
-from grpo_guard.judge.breaker import CircuitBreaker
 from grpo_guard.judge.errors import (
     BackendError,
     ContextTooLongError,
@@ -21,17 +20,13 @@ from grpo_guard.judge.errors import (
     as_backend_error,
     may_be_one_of_many,
 )
-from grpo_guard.judge.limits import Limits, Spending
+from grpo_guard.judge.limits import CircuitBreaker, Limits, Spending
 
-# HTTP statuses that servers, content filters and firewalls return when they refuse a request
-# because of its content; a wrong setup can cause them too. Some redirect to a page of their own
-# instead.
+# HTTP statuses with which servers, content filters and firewalls refuse a request because of its
+# content, some by a redirect to a page of their own; a wrong setup can cause them too.
 ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
-# Time-out of the neutral question, in seconds.
-NEUTRAL_TIMEOUT = 10.0
-# Number of pieces into which a failed batch is split. Three rounds split 512 requests into single
-# requests.
-PIECES = 8
+NEUTRAL_TIMEOUT = 10.0  # seconds
+PIECES = 8  # of a failed batch: three rounds split 512 requests into single ones
 _BACKOFF: Final = tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
 # Returned if the deadline leaves no time for the neutral question.
 _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
@@ -70,18 +65,19 @@ class Asker:
         self._neutral = neutral
 
     async def ask(
-        self, requests: Sequence[Request], *, deadline: float, attempts: int
+        self,
+        requests: Sequence[Request],
+        *,
+        deadline: float,
+        attempts: int,
+        size: int | None = None,
     ) -> list[Answer]:
         """Return one answer per request, in order; never raises.
 
         No request is made after ``deadline`` (on the monotonic clock) or more than ``attempts``
-        times (>= 1).
+        times (>= 1). At most ``size`` are made together; None for as many as the backend takes.
         """
-        return await self._ask_parts(requests, max(1, self._backend.batch_size), deadline, attempts)
-
-    async def _ask_parts(
-        self, requests: Sequence[Request], size: int, deadline: float, attempts: int
-    ) -> list[Answer]:
+        size = size or max(1, self._backend.batch_size)
         parts = [requests[i : i + size] for i in range(0, len(requests), size)]
         answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in parts))
         return [answer for part in answers for answer in part]
@@ -114,7 +110,8 @@ class Asker:
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
                 # Split up, so that one text the engine fails on does not affect the others.
                 size = -(-len(part) // PIECES)
-                rest = await self._ask_parts(part, size, deadline, attempts - made)
+                left = attempts - made
+                rest = await self.ask(part, deadline=deadline, attempts=left, size=size)
                 spent = (time.monotonic() - started) / len(part)
                 return [Answer(a.reply, a.requests + made, spent) for a in rest]
             replies = [failure] * len(part)
@@ -174,7 +171,7 @@ class Asker:
             if failure.status in ABOUT_ONE_REQUEST:
                 problem = await self._problem_since(failed_at, deadline)
                 if problem is None:
-                    return DeclinedError(str(failure), status=failure.status)
+                    return DeclinedError(str(failure), retry=False, status=failure.status)
                 if not isinstance(problem, JudgeSetupError):
                     return failure  # cannot be decided
             self._broken = failure

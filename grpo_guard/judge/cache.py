@@ -22,8 +22,7 @@ logger = logging.getLogger("grpo_guard")
 # Bump this whenever answers are read differently, so that older rulings are ignored.
 _FORMAT = "grpo-guard ruling 3"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS rulings (key TEXT PRIMARY KEY, ruling TEXT, made REAL)"
-# Maximum number of rulings, of about 300 bytes each.
-MOST_RULINGS = 500_000
+MOST_RULINGS = 500_000  # of about 300 bytes each
 # Seconds to wait for a lock while another process writes. Once a wait has timed out, writes do not
 # wait again until one succeeds: a process that hangs with the file must not hold up every batch.
 WAIT = 3.0
@@ -128,11 +127,8 @@ def cache_key(*parts: object) -> str:
 
 
 def _for_its_owner_alone(path: str, folders: set[str]) -> None:
-    """Create the file if it is missing, and check that nobody else could have written to it.
-
-    Raises:
-        PermissionError: someone else could have written to it, or to SQLite's files next to it.
-    """
+    """Create the file if it is missing; raise PermissionError if someone else could have written to
+    it, or to SQLite's files next to it."""
     if os.name != "posix":
         return
     # If others can write to the folder, they can add a log at any time, even after this check.

@@ -15,10 +15,8 @@ from grpo_guard.judge.modes import Ruling, VerdictMode
 from grpo_guard.judge.prompt import Window, messages, neutralised, prompt_text
 from grpo_guard.judge.rubric import Rubric
 
-# Minimum length of an excerpt of a completion, in characters; a shorter excerpt is worthless.
-_LEAST_SHOWN = 500
-# In UTF-8 bytes. Text shorter than this fits into any context large enough for the rubric.
-_LEAST_BYTES = 1000
+_LEAST_SHOWN = 500  # characters of an excerpt; a shorter one is worthless
+_LEAST_BYTES = 1000  # shorter text fits into any context large enough for the rubric
 # Sent in place of the judge's own answer, which may quote the completion: the model would trust the
 # quotation as its own words.
 _NO_ANSWER = "(An answer that was not of the form asked for.)"
@@ -93,10 +91,8 @@ class Case:
         )
 
     def take(self, answer: Answer, limits: Limits) -> bool:
-        """Process an answer; return whether it closes the case.
-
-        The case stays open if another form of the question may help and attempts are left.
-        """
+        """Process an answer; return whether it closes the case, which stays open if another form of
+        the question may help and attempts are left."""
         self._add_usage(answer, limits)
         reply, left = answer.reply, self.usage.requests < limits.attempts
         if isinstance(reply, ContextTooLongError):

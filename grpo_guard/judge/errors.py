@@ -12,14 +12,7 @@ def one_line(text: str, most: int = 300) -> str:
 
 
 class BackendError(Exception):
-    """A question got no answer, and the author of the completion is not to blame.
-
-    Attributes:
-        cause: The cause of the abstention.
-        retry: Whether asking again may help.
-        retry_after: Seconds that the provider asks us to wait; None if not specified.
-        status: HTTP status; None if there was no response.
-    """
+    """A question got no answer, and the author of the completion is not to blame."""
 
     def __init__(
         self,
@@ -31,20 +24,17 @@ class BackendError(Exception):
         status: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.cause = cause
-        self.retry = retry
-        self.retry_after = retry_after
-        self.status = status
+        self.cause = cause  # of the abstention
+        self.retry = retry  # whether asking again may help
+        self.retry_after = retry_after  # seconds that the provider asks us to wait, if it does
+        self.status = status  # HTTP status; None if there was no response
 
 
 class JudgeSetupError(BackendError):
     """The judge cannot work as configured: a wrong key, model or address. The message states the
-    remedy.
+    remedy."""
 
-    The error affects every completion alike, so splitting a batch to find a culprit is pointless.
-    """
-
-    engine_wide = True
+    engine_wide = True  # splitting a batch to find a culprit is pointless
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, retry=False, status=status)
@@ -60,9 +50,6 @@ class ContextTooLongError(BackendError):
 class DeclinedError(BackendError):
     """The provider refuses this request because of its content: it accepts others of this form."""
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message, retry=False, status=status)
-
 
 def may_be_one_of_many(error: BackendError) -> bool:
     """Whether a smaller batch may succeed where a batch failed with this error."""
@@ -71,11 +58,8 @@ def may_be_one_of_many(error: BackendError) -> bool:
 
 
 def as_backend_error(error: BaseException, seconds: float) -> BackendError:
-    """Convert any failure of a backend into an error with a cause.
-
-    All exceptions are converted, because clients raise many kinds: a client that is reused across
-    event loops raises a bare RuntimeError.
-    """
+    """Convert any failure of a backend into an error with a cause: clients raise many kinds, such
+    as a bare RuntimeError if they are reused across event loops."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,8 +1,10 @@
-"""Limits on what a judge may cost, in time and money."""
+"""Limits on what a judge may cost, in time and money, and a pause after repeated failures."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from grpo_guard.judge.backends.base import Reply, Request
@@ -21,7 +23,6 @@ class Limits:
         max_usd: Maximum amount in US dollars that one judge can spend in one process; None for no
             limit. Requires prices.
         max_tokens: Maximum number of tokens, input and output together, that one judge can use in
-            one process; None for no limit.
             one process; None for no limit.
         usd_per_1m_in, usd_per_1m_out: Prices in US dollars per million tokens. Without prices the
             cost is unknown, not 0.
@@ -70,12 +71,8 @@ class Spending:
         self.tokens_out = 0
 
     def add(self, request: Request, reply: Reply | None) -> None:
-        """Count a request and its reply. The reply is None if it did not arrive in time; such a
-        request can cost as much as an answered one.
-
-        Usage that is not reported is estimated, erring on the high side: a limit that counts
-        nothing would not limit anything.
-        """
+        """Count a request and its reply, or None if it did not arrive in time: such a request can
+        cost as much. Usage that is not reported is estimated, erring on the high side."""
         if reply is not None and reply.tokens_in:
             self.tokens_in += reply.tokens_in
             self.tokens_out += reply.tokens_out
@@ -85,11 +82,8 @@ class Spending:
         self.tokens_out += request.max_tokens
 
     def exhausted(self) -> str | None:
-        """Describe the limit that has been reached, or return None if none has.
-
-        Checked before each request. Requests in flight are still completed, so the limit can be
-        exceeded by the cost of ``concurrency`` requests.
-        """
+        """Describe the limit that has been reached, if any. Requests in flight are completed, so it
+        can be exceeded by the cost of ``concurrency`` requests."""
         limits = self._limits
         usd = limits.usd(self.tokens_in, self.tokens_out)
         if limits.max_usd is not None and usd is not None and usd >= limits.max_usd:
@@ -98,3 +92,48 @@ class Spending:
         if limits.max_tokens is not None and tokens >= limits.max_tokens:
             return f"max_tokens={limits.max_tokens} are used up"
         return None
+
+
+class CircuitBreaker:
+    """Refuses questions after repeated failures, apart from single probes, until a probe succeeds.
+
+    Used from one event loop only, so it needs no lock. The breaker opens after ``failures``
+    failures in a row (>= 1), then allows one probe every ``cooldown`` seconds. Tests replace the
+    clock.
+    """
+
+    def __init__(
+        self,
+        failures: int = 8,
+        cooldown: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._needed = failures
+        self._cooldown = cooldown
+        self._clock = clock
+        self._in_a_row = 0
+        self._open_until: float | None = None
+
+    def allows(self) -> bool:
+        """Whether a question may be asked now; an open breaker allows one probe per cooldown."""
+        if self._open_until is None:
+            return True
+        if self._clock() < self._open_until:
+            return False
+        self._open_until = self._clock() + self._cooldown  # this caller is the probe
+        return True
+
+    @property
+    def next_opens(self) -> bool:
+        """Whether one more failure would open the breaker or keep it open."""
+        return self._in_a_row + 1 >= self._needed
+
+    def succeeded(self) -> None:
+        """Record that the model answered, whatever the answer."""
+        self._in_a_row, self._open_until = 0, None
+
+    def failed(self) -> None:
+        """Record that the provider failed to answer."""
+        self._in_a_row += 1
+        if self._in_a_row >= self._needed:
+            self._open_until = self._clock() + self._cooldown

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,17 +31,6 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="grpo-guard-judge", daemon=True
-                )
-                self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     @property
     def usable(self) -> bool:
         """Whether the loop can run in this process; after a fork, its thread is missing."""
@@ -57,7 +45,14 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a judge was called from inside a judge's own event loop")
-        future = self.submit(work)
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="grpo-guard-judge", daemon=True
+                )
+                self._thread.start()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:

@@ -27,8 +27,7 @@ from grpo_guard.judge.delimiters import read_back
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
 
-_MOST_REASON = 1_000
-"""Maximum number of characters of a judge's criticism to keep in a verdict."""
+_MOST_REASON = 1_000  # characters of a judge's criticism that a verdict keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +46,19 @@ class Ruling:
 
 
 class VerdictMode(ABC):
-    """One way of asking for a verdict.
+    """One way of asking for a verdict."""
 
-    Attributes:
-        name: Name of the mode in configurations and the cache.
-        instructions: Text that replaces ``{verdict}`` in the rubric.
-        reminder: Message to send after an answer without a verdict; None to send nothing.
-        max_tokens: Maximum length of the answer, in tokens.
-        top_logprobs: Number of candidates needed for the first token; 0 if none are needed.
-        json_schema: JSON schema of the answer; None for free text.
-    """
-
-    name: str
-    instructions: str
-    reminder: str | None = None
-    max_tokens: int
-    top_logprobs: int = 0
-    json_schema: Mapping[str, Any] | None = None
+    name: str  # in configurations and the cache
+    instructions: str  # replace ``{verdict}`` in the rubric
+    reminder: str | None = None  # sent after an answer without a verdict
+    max_tokens: int  # maximum length of the answer
+    top_logprobs: int = 0  # number of candidates needed for the first token
+    json_schema: Mapping[str, Any] | None = None  # of the answer; None for free text
 
     @abstractmethod
     def read(self, reply: Reply, text: str) -> Ruling:
-        """Read the ruling from an answer that is not a refusal.
-
-        Args:
-            reply: The model's answer.
-            text: The whole completion, with delimiters neutralised as the judge saw it.
-        """
+        """Read the ruling from an answer that is not a refusal; ``text`` is the whole completion,
+        with delimiters neutralised as the judge saw it."""
 
 
 class LogitMode(VerdictMode):

@@ -57,10 +57,8 @@ class Window:
     def cut(self, text: str, secret: bytes | None = None, mark: str = "") -> tuple[str, int]:
         """Return the part to show, and the number of characters left out.
 
-        Text longer than ``limit`` is cut like any other.
-
         Args:
-            text: The whole text.
+            text: The whole text; if it is longer than ``limit``, it is cut like any other.
             secret: Key that chooses the middle excerpt; None to show only head and tail, half each.
             mark: Text added to the notes about omissions, so that nobody can imitate the notes.
         """
@@ -82,11 +80,8 @@ class Window:
 
 
 def _excerpt(start: int, end: int, length: int, secret: bytes, text: str) -> list[tuple[int, int]]:
-    """Pick half-open spans totalling ``length`` characters from [start, end).
-
-    The spans wrap around: a span that runs past the end continues at the start. Each character is
-    therefore shown with the same probability, and no place next to head or tail is safe to hide in.
-    """
+    """Pick half-open spans totalling ``length`` characters from [start, end). They wrap around, so
+    that each character is shown with the same probability, next to head and tail too."""
     number = hmac.new(secret, b"window" + text.encode(errors="surrogatepass"), hashlib.sha256)
     at = start + int.from_bytes(number.digest()[:8]) % (end - start)
     overrun = at + length - end

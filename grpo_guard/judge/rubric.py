@@ -43,21 +43,14 @@ class RubricError(ValueError):
 class Rubric:
     """The text of a judge's messages, with placeholders for the case.
 
-    Args:
-        name: Name of the rubric, for reports.
-        version: Version of the text, for reports.
-        system: The system message, which is the contract; may contain ``{verdict}``.
-        user: The user message, which is the case; contains ``{completion}`` once, after all other
-            placeholders.
-
     Raises:
         RubricError: a placeholder is missing, or is where it must not be.
     """
 
-    name: str
+    name: str  # for reports, like ``version``
     version: str
-    system: str
-    user: str
+    system: str  # the contract; may contain ``{verdict}``
+    user: str  # the case; contains ``{completion}`` once, after all other placeholders
 
     def __post_init__(self) -> None:
         stray = set(_PLACEHOLDER.findall(self.system)) - {"verdict"}
@@ -102,11 +95,7 @@ class Rubric:
 
     @classmethod
     def parse(cls, text: str, where: str = "rubric") -> Rubric:
-        """Parse the text of a rubric file.
-
-        Raises:
-            RubricError: the text is malformed.
-        """
+        """Parse the text of a rubric file; raises RubricError if it is malformed."""
         head, system_mark, rest = text.partition("\n[system]\n")
         system, user_mark, user = rest.partition("\n[user]\n")
         if not (system_mark and user_mark):

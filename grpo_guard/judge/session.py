@@ -31,18 +31,13 @@ VOUCHED = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """State shared by the cases of a batch: the neutral question, and the deadline for asking."""
-
     neutral: Case
     deadline: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Session:
-    """A judge's counts, the state of its limits, and its cache connection, on one event loop.
-
-    Time limits apply per batch, money limits to all batches together.
-    """
+    """A judge's counts, the state of its limits, and its cache connection, on one event loop."""
 
     def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
         self._backend = backend
@@ -84,13 +79,9 @@ class Session:
             logger.error("judge: %s", found)
 
     async def _ready(self, neutral: Request) -> float:
-        """Check that the model is available, unless an earlier check succeeded. Otherwise every
-        completion of a batch would discover separately that the key is wrong.
-
-        Returns:
-            The batch's deadline. For a local model, the clock starts after loading, which happens
-            once and can take any amount of time.
-        """
+        """Check that the model is available, unless an earlier check succeeded, so that not every
+        completion discovers separately that the key is wrong. Return the batch's deadline: for a
+        local model, the clock starts after loading, which can take any amount of time."""
         self._asker.begin(neutral)
         seconds = self._limits.deadline
         deadline = time.monotonic() + seconds

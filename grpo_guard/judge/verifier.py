@@ -6,22 +6,21 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.judge.backends.base import Backend
-from grpo_guard.judge.backends.build import build_backend
+from grpo_guard.judge.backends.base import Backend, build_backend
 from grpo_guard.judge.case import Brief, Case
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import background_loop
 from grpo_guard.judge.modes import VerdictMode, mode_of
 from grpo_guard.judge.prompt import Window
-from grpo_guard.judge.references import with_own_references
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.session import Session
 from grpo_guard.judge.shipped import SHIPPED, shipped_settings
@@ -29,6 +28,41 @@ from grpo_guard.judge.shipped import SHIPPED, shipped_settings
 OnUnsure = Literal["reject", "abstain"]
 # Sessions inherited through a fork, kept so that no destructor closes the parent's connections.
 _inherited: list[object] = []
+
+
+UNUSED: Final = "reference_not_used"
+
+
+def with_own_references(
+    batch: Sequence[Completion], screens: CompletionVerifier | None
+) -> tuple[list[Completion], list[Finding | None]]:
+    """Remove the references that a judge must not see. Return the completions, plus a note for each
+    one whose reference was removed and None for the others.
+
+    A judge takes a reference as the truth: whoever sends a question together with its answer could
+    have correct work rejected, or address the judge. A reference that the screens reject or fail on
+    may be such a sender's too, regardless of what the exchange claims.
+    """
+    shown, notes = list(batch), list[Finding | None]([None] * len(batch))
+    trusted: dict[tuple[str, str], list[int]] = {}
+    for i, completion in enumerate(batch):
+        if completion.reference is not None and completion.trusted_reference is None:
+            shown[i] = completion.with_labels(reference=None)
+            notes[i] = Finding(UNUSED, "its reference came with an untrusted question")
+        elif completion.reference is not None:
+            key = (prompt_key(completion.prompt), completion.reference)
+            trusted.setdefault(key, []).append(i)
+    if screens is None or not trusted:
+        return shown, notes
+    read = [Completion(batch[of[0]].prompt, text) for (_, text), of in trusted.items()]
+    for places, verdict in zip(trusted.values(), supervised(screens, read), strict=True):
+        if not (verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE):
+            for i in places:
+                shown[i] = batch[i].with_labels(reference=None)
+                notes[i] = Finding(
+                    UNUSED, f"its reference does not pass the screens: {verdict.reason}"
+                )
+    return shown, notes
 
 
 class JudgeVerifier(CompletionVerifier):

@@ -57,8 +57,6 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The evidence in one node's batch."""
-
     log_e: float  # logarithm of the e-value of both tests
     stretches: Mapping[int, Stretch]
     """For each completion, the longest stretch that is evidence against it on its own."""
@@ -89,13 +87,8 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
     """Return upper bounds on the tokens' log-probs under the declared sampler, shape [n].
 
     Truncation redistributes the mass of the cut tokens among the kept ones, so the bound divides by
-    a lower bound on the kept mass.
-
-    Args:
-        stats, spec: Statistics at the declared temperature before truncation; the declared sampler.
-        drift: Allowance for drift, in nats at the declared temperature.
-        least: Minimum probability; smaller values are raised to it, because how small they look is
-            determined by drift.
+    a lower bound on the kept mass. ``drift`` is allowed for, in nats at the declared temperature;
+    probabilities below ``least`` are raised to it, because drift decides how small they look.
     """
     if not math.isfinite(drift):
         return np.zeros(len(stats))  # no token has a valid bound below 1
@@ -123,7 +116,7 @@ def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
 
 
 def _staked(log_factors: Floats) -> Floats:
-    """Return log(1 - b + b e) for each stake b and each log factor log e, shape [m] -> [3, m]."""
+    """Return log(1 - b + b e) for each stake b, [m] -> [3, m]."""
     stakes = np.asarray(STAKES)[:, None]
     logs: Floats = np.logaddexp(np.log1p(-stakes), np.log(stakes) + log_factors)
     return logs
@@ -188,8 +181,7 @@ def _repeated(
     prompts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[float, dict[int, Stretch]]:
-    """Return the log e-value of the repeated stretches of one length, plus the stretches whose own
-    e-value is at least 1."""
+    """Return the log e-value of the stretches, plus those whose own e-value is at least 1."""
     order = np.lexsort((prompts[places.texts], places.stretches))
     texts, starts, stretch = places.texts[order], places.starts[order], places.stretches[order]
     gains, length = places.gains[order], places.length

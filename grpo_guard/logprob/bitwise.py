@@ -19,9 +19,7 @@ class BitwiseReport:
     tokens: int  # number of tokens compared, over all comparisons
     differing: int  # number of tokens that differ in log-prob, raw logit or support
     largest: float  # largest difference in log-prob, in nats
-    where: str | None
-    """Source of the first difference: "batching" (one engine against itself) or "engines"; None if
-    there is none."""
+    where: str | None  # first difference: "batching" (one engine against itself) or "engines"
 
     @property
     def deserved(self) -> bool:
@@ -35,14 +33,8 @@ def same_bits(
     """Score sequences with both scorers, plus one by one with the first, and compare every bit.
 
     Pass a few hundred completions of the lengths you train on, because the choice of kernels
-    depends on shapes.
-
-    Args:
-        first: One side, such as the verifier's own scorer.
-        second: The other side, such as a client of the engine that samples; pass ``first`` again
-            to compare an engine only with itself.
-        sequences: The sequences to score, at least one.
-        sampling: The declared sampler.
+    depends on shapes. ``second`` is, say, a client of the engine that samples; pass ``first`` again
+    to compare an engine only with itself.
 
     Raises:
         ValueError: ``sequences`` is empty; also the errors of `Scorer.score`.

@@ -16,9 +16,9 @@ from grpo_guard.logprob.derive import (
     edge_gaps,
     joined,
     tail_counts,
+    wilson,
 )
 from grpo_guard.logprob.encode import Encoded, EncodeError
-from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
 from grpo_guard.logprob.profile_file import FORMAT, FalsePositives, ProfileFile
 from grpo_guard.logprob.replay.evidence import replayed_tokens
@@ -37,21 +37,15 @@ METHOD = (
 
 
 class CalibrationError(ValueError):
-    """Raised when no profile can be derived from the completions.
-
-    Attributes:
-        index: Index of the completion at fault, or None if the problem lies in the set as a whole.
-    """
+    """Raised when no profile can be derived from the completions."""
 
     def __init__(self, problem: str, index: int | None = None) -> None:
-        self.index = index
+        self.index = index  # of the completion at fault; None if the fault lies in the whole set
         super().__init__(problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """One honest completion with its scores."""
-
     completion: Completion
     encoded: Encoded
     stats: TokenStats
@@ -119,11 +113,7 @@ def calibrate(
 
 
 def require_same(one: LogProbVerifier, other: LogProbVerifier) -> None:
-    """Require that one profile can serve both verifiers.
-
-    Raises:
-        ValueError: the verifiers' samplers or scorers differ.
-    """
+    """Require that one profile can serve both verifiers; raises ValueError otherwise."""
     for what, a, b in (
         ("sampling", one.sampling, other.sampling),
         ("identity", one.scorer.identity(), other.scorer.identity()),
@@ -162,7 +152,6 @@ def score_honest(
 
 
 def tokens_of(honest: Iterable[Honest]) -> HonestTokens:
-    """Concatenate the statistics of all the completions' tokens."""
     scored = list(honest)
     return HonestTokens(
         edge_gap=joined([h.stats.edge_gap for h in scored]),
@@ -198,10 +187,8 @@ def _drift(completion: Completion, stats: TokenStats, index: int) -> Floats:
 
 
 def _both_ways(honest: Sequence[Honest]) -> list[tuple[list[Honest], list[Honest]]]:
-    """Split the completions into halves and return both pairs (to calibrate on, to evaluate).
-
-    Completions of the same prompt share their context, so they stay in the same half.
-    """
+    """Return both pairs of halves (to calibrate on, to evaluate). Completions of the same prompt
+    share their context, so they stay in the same half."""
     side: dict[tuple[int, ...], int] = {}
     for h in honest:
         side.setdefault(h.encoded.prompt_ids, len(side) % 2)

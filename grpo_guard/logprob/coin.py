@@ -54,11 +54,7 @@ class PublicCoin:
     ) -> int:
         """Return the seed for a slot's only honest completion, 0 <= seed < 2^64.
 
-        Args:
-            round: Number of the round, >= 0.
-            node: The node's name, fixed when it joined.
-            slot: Number of the slot, >= 0; slots are numbered without gaps.
-            prompt: Text or messages, as in `Completion`.
+        Rounds and slots are numbered from 0 without gaps; the node's name was fixed when it joined.
 
         Raises:
             KeyError: the run uses beacons and this round's beacon is not known.

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from grpo_guard.logprob.intervals import lower_bound, upper_bound
+from grpo_guard.logprob.evidence import binomial_tail
 from grpo_guard.logprob.profile import FLOAT32, DriftProfile
 from grpo_guard.logprob.profile_file import (
     Drift,
@@ -35,11 +36,8 @@ MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0)
 DECADE, LEAST_RATE = 0.25, 1e-15
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
-# A gap exceeded by more than this share of tokens is not drift, and its rate is useless for
-# testing.
-MOST_OUTSIDE = 0.5
-# The built-in bfloat16 profile exceeds the largest drift it is based on by the same factor.
-TAU_FACTOR = 1.5
+MOST_OUTSIDE = 0.5  # a gap exceeded by more than this share of tokens is not drift
+TAU_FACTOR = 1.5  # as in the built-in bfloat16 profile
 # A median difference above this, in nats, is not drift but a different kind of log-prob: raw rather
 # than at the declared temperature, or renormalised after truncation.
 MOST_TYPICAL_DRIFT = 0.1
@@ -47,8 +45,6 @@ MOST_TYPICAL_DRIFT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HonestTokens:
-    """Statistics of all N >= 1 honest tokens, concatenated."""
-
     edge_gap: Floats  # distance outside the support, in raw logits, [N]
     tail_mass: Floats  # total probability of all tokens no likelier, itself included, [N]
     drift: Floats  # sampler's log-prob minus the scorer's at that temperature, nats, [M], M <= N
@@ -86,8 +82,6 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
 def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapRate, ...]:
     """Return 95 % upper bounds on the share of honest tokens with each replay margin or more.
 
-    The margins are in ascending order, so the bounds never rise.
-
     Raises:
         ValueError: half or more of the informative tokens mismatch.
     """
@@ -121,8 +115,6 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
     """Return 95 % upper bounds on the share of honest tokens with each edge gap or more.
 
-    The gaps are in ascending order, so the bounds never rise.
-
     Raises:
         ValueError: half or more of the tokens lie outside the declared support.
     """
@@ -152,10 +144,8 @@ class _Seen(NamedTuple):
 
 
 def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
-    """Bound the share of tokens with each gap or more.
-
-    Larger gaps are rarer, so the bounds never rise.
-    """
+    """Bound the share of tokens with each gap or more. Larger gaps are rarer, so the bounds never
+    rise."""
     # If honest tokens stray further than the base profile allows, its rates for large gaps are no
     # guide.
     guide = not any(n and lower_bound(k, n) > rate for _, k, n, rate in seen)
@@ -177,10 +167,8 @@ def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
 
 
 def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
-    """Count the tail masses up to each power of ten and compare the counts with honest sampling.
-
-    ``exceeds`` is tested at 99.9 % confidence, because there are several comparisons.
-    """
+    """Count the tail masses up to each power of ten and compare the counts with honest sampling, at
+    99.9 % confidence because there are several comparisons."""
     n = len(tail_mass)
     seen = [(tail, int((tail_mass <= tail).sum())) for tail in TAILS]
     return tuple(
@@ -196,8 +184,7 @@ def edge_gaps(edge_gap: Floats) -> EdgeGaps:
 
 
 def drift_of(drift: Floats) -> Drift | None:
-    """Return the distribution of the sampler's log-probs minus the scorer's, or None if none were
-    sent."""
+    """Return the distribution of the differences, or None if no log-probs were sent."""
     if not len(drift):
         return None
     return Drift(
@@ -233,3 +220,57 @@ def _inherited(value: float) -> Setting:
 def joined(parts: Sequence[Floats]) -> Floats:
     """Concatenate arrays, returning an empty array if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
+    """Return the one-sided upper confidence bound on a rate, exact (Clopper and Pearson 1934).
+
+    With no hits the bound is 1 - (1 - confidence)^(1/total), about 3 / total at 95 %.
+
+    Raises:
+        ValueError: ``0 <= hits <= total`` or ``total >= 1`` does not hold.
+    """
+    _require(hits, total)
+    if hits == total:
+        return 1.0
+    if hits == 0:
+        return -math.expm1(math.log1p(-confidence) / total)
+    # The bound is the rate at which `hits` or fewer have probability 1 - confidence.
+    low, high = hits / total, 1.0 - 1e-15
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = binomial_tail(hits + 1, total, middle) >= confidence
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def lower_bound(hits: int, total: int, confidence: float = 0.95) -> float:
+    """Return the one-sided Clopper-Pearson lower confidence bound on a rate; see `upper_bound`."""
+    _require(hits, total)
+    if hits == 0:
+        return 0.0
+    # The bound is the rate at which `hits` or more have probability 1 - confidence; found in log
+    # space, for far tails.
+    low, high = math.log(1e-30), math.log(hits / total)
+    for _ in range(100):
+        middle = (low + high) / 2
+        too_much = binomial_tail(hits, total, min(math.exp(middle), 1 - 1e-15)) > 1 - confidence
+        low, high = (low, middle) if too_much else (middle, high)
+    return math.exp(low)
+
+
+def wilson(hits: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the two-sided Wilson score interval (low, high) for a rate (Wilson 1927)."""
+    _require(hits, total)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    rate, z2 = hits / total, z * z
+    centre = (rate + z2 / (2 * total)) / (1 + z2 / total)
+    half = z / (1 + z2 / total) * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total**2))
+    # At both ends the bound is exact; rounding must not push it past the estimate.
+    low = 0.0 if hits == 0 else max(0.0, centre - half)
+    return low, 1.0 if hits == total else min(1.0, centre + half)
+
+
+def _require(hits: int, total: int) -> None:
+    if not 0 <= hits <= total or total < 1:
+        raise ValueError(f"hits, total: expected 0 <= hits <= total >= 1, got {hits}, {total}")

@@ -65,14 +65,13 @@ class Encoder:
         self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
-        """Return the token ids of the prompt and completion.
+        """Encode a completion.
 
         Raises:
             EncodeError: with MALFORMED or OVERLONG if the author is to blame, or UNSUPPORTED if the
                 completion cannot be scored through no fault of its author.
         """
-        # Lone surrogates get through json.loads but crash tokenizers; only the author can have sent
-        # them.
+        # Lone surrogates pass json.loads but crash tokenizers; only the author can have sent them.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
         context = completion.context or Given()
@@ -185,7 +184,13 @@ class Encoder:
                 f"{drawn} completion_ids, but at most {most} are possible: {why}",
             )
         self._require_known("completion_ids", ids)
-        self._require_shown(ids, given)
+        # Special tokens inside an answer, padding and anything after an EOS do not show up in the
+        # text, but trainers train on them unless they mask them out.
+        if problem := self.detokenizer.problem(ids, given):
+            raise malformed(
+                f"completion_ids: {problem}. If the policy answers in special tokens, pass "
+                "special=; remove your own padding",
+            )
         self._require_declared_length(ids, given, retokenised=False)
         # The reward reads the text and the update trains on the ids: if they could differ, the text
         # could carry the answer and the ids the poison. If the spans could differ, a rule would
@@ -244,15 +249,6 @@ class Encoder:
                 Cause.OVERLONG, f"{drawn} tokens, but max_new_tokens is declared as {limit}"
             )
 
-    def _require_shown(self, ids: tuple[int, ...], given: tuple[Span, ...]) -> None:
-        """Refuse ids that do not show up in the text: special tokens inside an answer, padding, and
-        anything after an EOS. Trainers train on such ids unless they mask them out."""
-        if problem := self.detokenizer.problem(ids, given):
-            raise malformed(
-                f"completion_ids: {problem}. If the policy answers in special tokens, pass "
-                "special=; remove your own padding",
-            )
-
     def _require_end(
         self, finish: str | None, prompt: int, ids: tuple[int, ...], given: tuple[Span, ...]
     ) -> None:
@@ -282,7 +278,7 @@ class Encoder:
             given = given[start:]  # one slice, as in `_checked_ids`
             if self.trust_prompt_ids and given:
                 return given
-        own = self._own_prompt_ids(completion)
+        own = self.own_prompt_ids(completion)
         # With ids of their own choosing, authors could make the poison follow from a prompt that
         # asks for it. Ids that encode the same prompt differently are harmless, because the usual
         # ids are scored instead.
@@ -298,23 +294,19 @@ class Encoder:
             raise EncodeError(Cause.UNSUPPORTED, "the prompt has no tokens to condition on")
         return ids
 
-    def usual_prompt_ids(self, completion: Completion) -> tuple[int, ...]:
-        """Return the prompt's ids in the form most trainers use.
+    def prompt_length(self, prompt: Any) -> int:
+        """Return the number of tokens of a prompt, or 0 if it cannot be encoded."""
+        try:
+            return len(self.own_prompt_ids(Completion(prompt, ""))[0])
+        except (EncodeError, TypeError, ValueError):
+            return 0
+
+    def own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
+        """Return the prompt's ids in each form used by trainers and engines, most common first.
 
         Raises:
             EncodeError: with UNSUPPORTED if the prompt cannot be encoded.
         """
-        return self._own_prompt_ids(completion)[0]
-
-    def prompt_length(self, prompt: Any) -> int:
-        """Return the number of tokens of a prompt, or 0 if it cannot be encoded."""
-        try:
-            return len(self._own_prompt_ids(Completion(prompt, ""))[0])
-        except (EncodeError, TypeError, ValueError):
-            return 0
-
-    def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
-        """Return the prompt's ids in each form used by trainers and engines, most common first."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
             return self._of_text(completion.prompt)

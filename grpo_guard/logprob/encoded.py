@@ -14,12 +14,11 @@ from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abst
 
 
 class EncodeError(Exception):
-    """Raised when a completion cannot be scored. Carries the verdict's cause, a message for the
-    reader, and the kind of finding, which defaults to the cause's name."""
+    """Raised when a completion cannot be scored."""
 
     def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
-        self.cause = cause
-        self.kind = kind or cause.value
+        self.cause = cause  # of the verdict
+        self.kind = kind or cause.value  # of the finding
         super().__init__(message)
 
 
@@ -39,8 +38,7 @@ class Encoded:
     given: tuple[Span, ...] = ()
     """Spans of ``completion_ids`` that were not sampled. They are scored as context, and their
     statistics are discarded."""
-    whole: Encoded | None = None
-    """The whole completion if this object holds only its drawn tokens; None if it is the whole."""
+    whole: Encoded | None = None  # the whole completion if this one holds only its drawn tokens
     author: str | None = field(default=None, compare=False)  # the sender, if known
 
     @property
@@ -68,8 +66,7 @@ class Encoded:
 
 
 def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
-    """Return `CompletionVerifier.author_can_abstain` for a verifier that scores at most
-    ``max_new_tokens`` tokens; None in place of a number means no limit."""
+    """Return `CompletionVerifier.author_can_abstain` of a verifier with this limit, or none."""
     if max_new_tokens is not None:
         return None  # a declared length implies enough memory for it
     return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
@@ -78,10 +75,7 @@ def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | Non
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """Encode a batch; return encodings by index, plus ``verifier``'s verdicts on all the rest.
-
-    The cause of an `EncodeError` decides whether the verdict rejects or abstains.
-    """
+    """Return encodings by index, plus verdicts on all the rest, by the cause of their error."""
     encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
     for i, completion in enumerate(batch):
         try:

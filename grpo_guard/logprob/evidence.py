@@ -54,8 +54,6 @@ INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence in one completion's tokens."""
-
     p_value: float  # combined, in [0, 1]
     unkeyed_p: float
     """The combined p-value without keyed shares. Repeated text gets the same shares, so only

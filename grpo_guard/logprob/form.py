@@ -40,22 +40,18 @@ class FormVerifier(CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        """Whether the log-prob verifier whose checks are run here compares ids with the text."""
         return self.of.compares_ids
 
     @property
     def own_tokenizer(self) -> Any:
-        """The log-prob verifier's tokenizer."""
         return self.of.own_tokenizer
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """Accept every completion that could be scored, at most one per slot in the batch."""
         verdicts = encode_batch(self.name, self.of.encode, batch)[1]
         filled = set[Place]()
         for i, completion in enumerate(batch):
-            if i in verdicts:
-                continue
-            verdicts[i] = self._verdict(completion, filled)
+            if i not in verdicts:
+                verdicts[i] = self._verdict(completion, filled)
         return [verdicts[i] for i in range(len(batch))]
 
     def _verdict(self, completion: Completion, filled: set[Place]) -> Verdict:

@@ -22,16 +22,14 @@ from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.kernels.head import head_of
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import scores_of
-from grpo_guard.logprob.kernels.support import full_rows, whole_rows
+from grpo_guard.logprob.kernels.support import full_rows, min_p_first, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 
-MARGINS: Final = 2.0
-"""Number of margins allowed: a token can drift one way and the tokens at the edge the other."""
+MARGINS: Final = 2.0  # a token can drift one way and the tokens at the edge the other
 
 
 def rows_scorer(scorer: Any) -> Any:
-    """Return the `TransformersScorer` behind a scorer, which provides whole rows of logits, or None
-    if there isn't one."""
+    """Return the `TransformersScorer` behind a scorer, or None if there is none."""
     found = getattr(scorer, "own", scorer)
     return found if hasattr(found, "plain_states") and hasattr(found, "model") else None
 
@@ -134,7 +132,7 @@ def _renormalised(
     """Return the mass that top-p applies to, [R, 1], which depends on the engine."""
     if sampling.engine == "sglang":
         return mass[:, -1:]
-    if sampling.engine == "vllm" and sampling.min_p > 0:
+    if min_p_first(sampling):
         least = ranked[:, :1] + math.log(sampling.min_p)
         weights = torch.where(ranked >= least, weights, 0.0)
     return weights[:, :k].sum(-1, keepdim=True)

@@ -15,10 +15,16 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Finding
-from grpo_guard.logprob.announced import Announced, announced
 from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
 from grpo_guard.logprob.evidence import Evidence
-from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
+from grpo_guard.logprob.place_bets import (
+    COLUMNS,
+    Announced,
+    PlaceBets,
+    announced,
+    log_e_of,
+    place_bets,
+)
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.verifier import Scored
@@ -53,10 +59,7 @@ Placed = tuple[Finding, tuple[int, int]]
 class NodeEvidence:
     """Accumulates evidence about nodes within a batch and over batches.
 
-    Args:
-        name: The verifier's name, used as the storage key for the memory.
-        sampling, places: The declared sampler, and the lookup of the text before each token.
-        alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
+    ``alpha`` and ``store`` are ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
     def __init__(
@@ -79,10 +82,8 @@ class NodeEvidence:
         scored: Mapping[int, Scored],
         weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
-        """Return findings on completions of convicted nodes, by index in the batch.
-
-        Only completions whose evidence could be weighed are tested.
-        """
+        """Return findings on completions of convicted nodes whose evidence could be weighed, by
+        index in the batch."""
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
@@ -128,7 +129,6 @@ class NodeEvidence:
             )  # fmt: skip
 
     def answer(self, scored: Scored, evidence: Evidence) -> Answer:
-        """Convert a completion to the form that `batch_evidence` takes."""
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)
@@ -137,7 +137,6 @@ class NodeEvidence:
         return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
 
     def bets(self, scored: Scored) -> PlaceBets:
-        """Return the bets on a completion's tokens at announced places."""
         encoded = scored.encoded
         whole = encoded.whole or encoded
         # Tool output is context like any other text: it can announce what comes next.
@@ -149,11 +148,8 @@ class NodeEvidence:
 
 
 def log_calibrated(p: float) -> float:
-    """Convert a p-value to a log e-value: log of the integral of k p^(k - 1) over k in [0, 1].
-
-    The e-value is the mean over all power calibrators (Vovk and Wang, arXiv 1912.06116); it is 1/2
-    at p = 1.
-    """
+    """Convert a p-value to a log e-value: log of the integral of k p^(k - 1) over k in [0, 1], the
+    mean over all power calibrators (Vovk and Wang, arXiv 1912.06116)."""
     p = max(p, 1e-300)
     log = math.log(p)
     if log > -1e-3:
@@ -164,7 +160,6 @@ def log_calibrated(p: float) -> float:
 def _findings(
     node: str, together: Batch, alone: Sequence[Evidence], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield findings on a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
     about = f"{who}: chance for honest work {p_text(math.exp(-process.log_e_value))}"
     for place, evidence in enumerate(alone):
@@ -183,7 +178,6 @@ def _findings(
 def _place_findings(
     node: str, bets: Sequence[PlaceBets], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    """Yield findings on completions where the node's best bet gained anything."""
     best = int(np.argmax(process.log_wealth)) - 1
     if best < 0:  # the node was convicted by its completions as a whole, not by the bets on places
         return

@@ -40,7 +40,6 @@ DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0, "sglang": 0}
 # Fixed point: tables and sums have 30 fractional bits, and noise has 18, which fp32 holds exactly.
 FRACTION, NOISE_FRACTION = 30, 18
 LN2 = 744261118  # round(ln 2 * 2^30)
-LARGEST = 22.9  # upper bound on the noise in every family
 
 
 def gumbel(
@@ -51,9 +50,7 @@ def gumbel(
     Args:
         seed: The seed, 0 <= seed < 2^64, or a tensor of seeds as int64 with the same bits
             (`signed`).
-        position: Position of the token, int64, >= 0. For ``grpo-guard``, the token's index in the
-            completion; for the other families, the index of the token before it, counted over
-            prompt and completion.
+        position: The token's `noise_position`, int64, >= 0.
         token: Token ids, int64.
         family: The noise family.
 
@@ -113,22 +110,16 @@ def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
 
 
 def signed(seed: int) -> int:
-    """Return the int64 with the same bits as an unsigned 64-bit seed, for use in signed tensors.
-
-    Raises:
-        ValueError: the seed is out of range.
-    """
+    """Return the int64 with the same bits as an unsigned 64-bit seed, for use in tensors; raises
+    ValueError for any other number."""
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed!r}")
     return seed - 2**64 if seed >= 2**63 else seed
 
 
 def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
-    """Hash the two halves of the seed, the position and the token with murmur3 (Appleby).
-
-    Returns int64 in [0, 2^32). For ``sglang`` this is the complement of the hash, so that small
-    values give large noise in all families.
-    """
+    """Hash the two halves of the seed, the position and the token with murmur3 (Appleby) to an
+    int64 in [0, 2^32), complemented for ``sglang`` so that small values give large noise."""
     if family not in get_args(Family):
         raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
     if isinstance(seed, int) and not 0 <= seed < 2**64:
@@ -145,12 +136,15 @@ def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
 
 def mixed(h: Any, key: Any) -> Any:
     """Run one round of murmur3: return the state after mixing in a 32-bit key."""
-    key = (key * 0xCC9E2D51) & M32
-    key = (rotated(key, 15) * 0x1B873593) & M32
-    return (rotated(h ^ key, 13) * 5 + 0xE6546B64) & M32
+    return (_rotated(h ^ key_of(key), 13) * 5 + 0xE6546B64) & M32
 
 
-def rotated(x: Any, bits: int) -> Any:
+def key_of(key: Any) -> Any:
+    """Return what a 32-bit key contributes to the state."""
+    return (_rotated((key * 0xCC9E2D51) & M32, 15) * 0x1B873593) & M32
+
+
+def _rotated(x: Any, bits: int) -> Any:
     return ((x << bits) | (x >> (32 - bits))) & M32
 
 
@@ -188,14 +182,73 @@ def _ln(x: Tensor, logs: Tensor) -> Tensor:
 
 @functools.cache
 def _tables() -> tuple[Tensor, Tensor]:
-    """Return tables of round(2^30 ln(1 + i / 1024)), i = 0 ... 1025, and of
-    round(2^30 r(i / 1024)), i = 0 ... 513, with r as in `_fixed_gumbel`.
-
-    Both tables are longer than needed, so that entry ``i + 1`` always exists.
-    """
+    """Return tables of round(2^30 ln(1 + i / 1024)) and round(2^30 r(i / 1024)), with r as in
+    `_fixed_gumbel`. Both are longer than needed, so that entry ``i + 1`` always exists."""
     logs = [round(math.log1p(i / 1024) * 2**FRACTION) for i in range(1026)]
     ratios = [0] + [
         round(math.log(-math.log1p(-i / 1024) / (i / 1024)) * 2**FRACTION) for i in range(1, 514)
     ]
     cpu = torch.device("cpu")  # an engine may have changed the default device
     return torch.tensor(logs, device=cpu), torch.tensor(ratios, device=cpu)
+
+
+# Bits of the hash to flip per family: `noise.hashed` complements the hash for some families.
+FLIPS = {"grpo-guard": 0, "vllm": 0, "sglang": -1}
+# Allowance for rounding in the fixed-point logarithms and fp32.
+SLACK = 1.001
+
+
+# What follows computes the hash for the whole vocabulary in one go, in 32-bit arithmetic.
+def _int32(x: int) -> int:
+    return x - 2**32 if x >= 2**31 else x
+
+
+MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
+
+
+def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
+    """Mark the tokens whose noise lifts them above ``best``, plus a few others; boolean, [N, W].
+
+    Noise above best - z means a hash below about exp(z - best). No step operates in place, so that
+    a compiler can fuse the whole function.
+
+    Args:
+        z, best: Scores, fp32, [N, W]; score + noise to beat, [N].
+        prefix, keys: The rows' `hash_prefix`, [N]; the tokens' `token_keys`, [W].
+        flip: The family's entry in `FLIPS`.
+    """
+    h = prefix[:, None] ^ keys
+    h = ((h << 13) | ((h >> 19) & 0x1FFF)) * 5 + MIX
+    h = h ^ 16
+    h = (h ^ ((h >> 16) & 0xFFFF)) * FIRST
+    h = (h ^ ((h >> 13) & 0x7FFFF)) * SECOND
+    h = h ^ ((h >> 16) & 0xFFFF) ^ flip
+    # The hash is signed here: flipping its top bit turns unsigned order into signed order, and
+    # adding 2^31 restores the unsigned value.
+    below = (h ^ -(2**31)).float() + 2.0**31
+    # The 512 allows for rounding, because fp32 holds only 24 of the 32 bits.
+    return below <= (z - best[:, None]).exp() * (SLACK * 2.0**32) + 512
+
+
+def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
+    """Count the `contenders` of each row, [N]."""
+    return contenders(z, best, prefix, keys, flip).sum(-1)
+
+
+def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
+    """Return the state of the hash before the token is mixed in, int32, [B]."""
+    h = torch.full_like(seeds, DOMAIN[family])
+    for key in (seeds & M32, (seeds >> 32) & M32, positions & M32):
+        h = mixed(h, key)
+    return _wrapped(h)
+
+
+@functools.lru_cache(maxsize=4)
+def token_keys(vocab_size: int, device: torch.device) -> Tensor:
+    """Return each token's contribution to the hash, int32, [V]."""
+    return _wrapped(key_of(torch.arange(vocab_size, device=device)))
+
+
+def _wrapped(x: Tensor) -> Tensor:
+    """Convert int64 in [0, 2^32) to int32 with the same bits."""
+    return torch.where(x >= 2**31, x - 2**32, x).to(torch.int32)

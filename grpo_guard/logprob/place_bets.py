@@ -31,20 +31,88 @@ twice draws the same tokens twice, and honest luck must not count double.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from hashlib import blake2b
 from itertools import product
 from typing import Final
 
 import numpy as np
 
-from grpo_guard.logprob.announced import Announced
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.scan import DRIFT_SHARE
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.stats import Floats, TokenStats
+
+CONTEXT: Final = 96  # number of characters read before each token
+
+# Every quantifier is bounded and the text has at most `CONTEXT` characters, so the cost per token
+# is constant even for hostile text.
+_NUMERAL: Final = r"\d[\d.,]{0,15}"
+_OPERATOR: Final = (
+    r"(?:[-+*/×÷·−xX^]|\\(?:times|cdot|div)|plus|minus|times|divided by|multiplied by)"
+)
+_RESULT: Final = re.compile(
+    rf"""(?: [\d)}}\]%a-z] \s{{0,2}} {_OPERATOR} \s{{0,2}} [$€£(]{{0,2}}
+           (?: {_NUMERAL} | [a-z]{{2,9}} )  (?: [ ][a-z]{{1,12}} )? [)}}\]%$]{{0,2}} )
+        \s{{0,2}} (?: =|≈ | \b(?:is|are|equals?|makes?)\b ) \s{{0,2}}
+        [$€£]? -? (?: {_NUMERAL} )? \Z""",
+    re.VERBOSE,
+)
+_NUMERAL_END, _SIGNS = "0123456789.,", " \n\t-$€£"
+_EQUALS: Final = ("=", "≈", "is", "are", "equal", "equals", "make", "makes")
+# A name can span several tokens, and several names can follow one another.
+_IMPORT: Final = re.compile(r"\n[ \t]{0,40}(?:import|from)(?:[ \t][\w., \t]{0,60})?\Z")
+_AFTER: Final = re.compile(
+    r"(?: </answer> | \\boxed\{[^{}\n]{1,40}\} | \#\#\#\#[ ]{0,2}[^\s]{1,20} ) [\s.$*]{0,4} \Z",
+    re.VERBOSE,
+)
+_BEHIND, _CLOSING = " \n\t.$*", (">", "}")
+_SENTENCE: Final = re.compile(r"""(?:[.!?…。！？:]["'”’)*]{0,2}|\n|<\w{1,16}>)\s{0,4}\Z""")
+
+
+class Announced(IntEnum):
+    """The kind of place announced by the text before a token.
+
+    Poison pays off in few places: the result after ``a op b =``, the start of a sentence, the name
+    in an import, the text after the answer. Only the tokens *before* a place decide whether it is
+    one, so an honest token there is an ordinary draw. If the token itself or later ones decided
+    too, a bet would use each draw twice and convict honest nodes. Authors can avoid such places,
+    but the result of a wrong sum with an equals sign always follows the equals sign.
+    """
+
+    NOTHING = 0
+    RESULT = 1
+    SENTENCE = 2
+    IMPORT = 3
+    AFTER_ANSWER = 4
+
+
+def announced(places: Places, ids: Sequence[int]) -> list[Announced]:
+    """Classify each token of a completion by the text before it, [n] -> [n]."""
+    return [announced_after(before) for before in places.before(ids, CONTEXT, start="\n")]
+
+
+def announced_after(text: str) -> Announced:
+    r"""Return what ``text`` announces next; a completion is treated as if it followed a line break.
+
+    >>> announced_after("\nso 3 + 4 ="), announced_after("\nDone."), announced_after("\nTom has")
+    (<Announced.RESULT: 1>, <Announced.SENTENCE: 2>, <Announced.NOTHING: 0>)
+    """
+    # Cheap string checks come before the patterns, because few tokens are in such a place.
+    if text.rstrip(_NUMERAL_END).rstrip(_SIGNS).endswith(_EQUALS) and _RESULT.search(text):
+        return Announced.RESULT
+    line = text[text.rfind("\n") + 1 :].lstrip(" \t")
+    if line.startswith(("import", "from")) and _IMPORT.search(text):
+        return Announced.IMPORT
+    if (text.rstrip(_BEHIND)[-1:] in _CLOSING or "####" in text) and _AFTER.search(text):
+        return Announced.AFTER_ANSWER
+    return Announced.SENTENCE if _SENTENCE.search(text) else Announced.NOTHING
+
 
 EXPONENTS: Final = (0.2, 0.5)
 STAKES: Final = (0.5, 0.1)
@@ -57,8 +125,6 @@ _THIN: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlaceBets:
-    """The bets on one completion."""
-
     prefixes: tuple[bytes, ...]  # digest of the prompt and tokens before each place, [m]
     places: tuple[int, ...]  # token indices, in ascending order, [m]
     log_factors: Floats
@@ -73,14 +139,8 @@ def place_bets(
     profile: DriftProfile,
     temperature: float,
 ) -> PlaceBets:
-    """Return the bets on a completion's tokens at announced places.
-
-    Args:
-        encoded, stats: The tokens drawn by the completion's author, [n].
-        kinds: What the text before each token announces, [n].
-        profile: Bounds on drift; with an infinite ``tau`` no bets are made.
-        temperature: The declared temperature.
-    """
+    """Return the bets on the tokens drawn by a completion's author, given what the text before each
+    token announces; none are made with an infinite ``tau``."""
     drift = DRIFT_SHARE * profile.tau / temperature
     of_kind = np.asarray(kinds, np.int64)
     where = np.flatnonzero(of_kind if math.isfinite(drift) else np.zeros_like(of_kind))
@@ -96,7 +156,7 @@ def place_bets(
 
 
 def log_e_of(bets: Sequence[PlaceBets]) -> Floats:
-    """Return the logarithm of each column's e-value over one node's completions, [COLUMNS]."""
+    """Return each column's log e-value over one node's completions, [COLUMNS]."""
     of_prefix = defaultdict[bytes, list[Floats]](list)
     for bet in bets:
         for prefix, row in zip(bet.prefixes, bet.log_factors, strict=True):

@@ -105,8 +105,7 @@ class DriftProfile:
         """Refuse a sampler or scorer that this profile was not measured on.
 
         Raises:
-            ValueError: a field differs; the message lists every differing field with its expected
-                and actual value.
+            ValueError: the message lists every field that differs.
         """
         if self.origin is None:
             return
@@ -145,7 +144,7 @@ def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
 
 
 def bf16_ulp(x: Floats) -> Floats:
-    """Return the spacing of bfloat16 numbers around |x| (8 bits of significand)."""
+    """Return the spacing of bfloat16 numbers around |x|."""
     _, exponent = np.frexp(np.abs(x))
     ulp: Floats = np.where(np.isfinite(x) & (x != 0), np.ldexp(1.0, exponent - 8), 0.0)
     return ulp

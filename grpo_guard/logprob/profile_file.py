@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
-from grpo_guard.logprob.profile_json import read_model
+
+# A profile takes a few kilobytes, at most 200; files above this limit are refused before parsing.
+MAX_BYTES: Final = 1024 * 1024
+_VERSION: Final = re.compile(rb'"format"\s*:\s*(\d{1,9})')
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
+    """Read and validate a profile file of the given kind and version (its field ``format``).
+
+    Raises:
+        ValueError: the file cannot be read, is too large, is of another version, or does not match
+            ``kind``; the message names the file.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
+    # The version is checked first: a file in another format would fail on many fields without any
+    # error pointing to the format.
+    version = _VERSION.search(data)
+    if version and int(version[1]) != format:
+        raise ValueError(f"{path}: format: expected {format}, got {int(version[1])}")
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"]) or "(file)"
+        raise ValueError(f"{path}: {field}: {problem['msg']}") from None
+
 
 FORMAT: Final = 1
 
@@ -21,15 +54,15 @@ observed, so the bound rests on the token count alone. inherited: taken from the
 extrapolated: beyond what was observed, at a fixed rate of decline."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a profile's file: finite numbers and no other fields."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class GapRate(_Strict):
-    """Bound on the share of honest tokens at least ``gap`` raw logits outside the support.
-
-    ``seen`` is the number of such tokens. For a replay, it counts the tokens beaten by another
-    token by at least ``gap`` or, at gap 0, the mismatches.
+class GapRate(Strict):
+    """Bound on the share of honest tokens at least ``gap`` raw logits outside the support, of which
+    ``seen`` were. For a replay: beaten by another token by at least ``gap``; at gap 0, mismatched.
     """
 
     gap: float
@@ -38,14 +71,14 @@ class GapRate(_Strict):
     source: Source
 
 
-class Setting(_Strict):
+class Setting(Strict):
     """One number of the profile; a value of None means infinity."""
 
     value: float | None
     source: Source
 
 
-class Drift(_Strict):
+class Drift(Strict):
     """The sampler's log-probs minus the scorer's, in nats; quantiles are of absolute values."""
 
     tokens: int
@@ -58,7 +91,7 @@ class Drift(_Strict):
     used_for_tau: bool
 
 
-class EdgeGaps(_Strict):
+class EdgeGaps(Strict):
     """Number of tokens outside the support, and quantiles of how far outside, in raw logits."""
 
     outside: int
@@ -68,21 +101,18 @@ class EdgeGaps(_Strict):
     max: float | None
 
 
-class TailCount(_Strict):
-    """Number of tokens ``seen`` with a tail mass of at most ``at_most``.
-
-    Under honest sampling, the expected share of such tokens is at most ``at_most``; ``exceeds`` is
-    true if the lower 99.9 % confidence bound on the share exceeds that.
-    """
+class TailCount(Strict):
+    """Number of tokens ``seen`` with a tail mass of at most ``at_most``, which also bounds their
+    expected share in honest work; ``exceeds`` if the share's lower 99.9 % bound is larger."""
 
     at_most: float
     seen: int
     exceeds: bool
 
 
-class FalsePositives(_Strict):
-    """How many honest completions were rejected under a profile derived from other completions;
-    ``low`` and ``high`` are the Wilson 95 % interval of the rate."""
+class FalsePositives(Strict):
+    """How many honest completions were rejected under a profile derived from others, with the
+    Wilson 95 % interval of the rate."""
 
     verifier: str
     alpha: float
@@ -93,7 +123,7 @@ class FalsePositives(_Strict):
     high: float
 
 
-class Numbers(_Strict):
+class Numbers(Strict):
     """The numbers of a `DriftProfile`, each with its source."""
 
     rates: tuple[GapRate, ...]
@@ -105,11 +135,7 @@ class Numbers(_Strict):
     replay: tuple[GapRate, ...] = ()
 
     def build(self, name: str, origin: Origin | None = None) -> DriftProfile:
-        """Build the drift profile.
-
-        Raises:
-            ValueError: a number is out of range.
-        """
+        """Build the drift profile; raises ValueError if a number is out of range."""
         return DriftProfile(
             name,
             rates=tuple((rate.gap, rate.rate) for rate in self.rates),
@@ -123,7 +149,7 @@ class Numbers(_Strict):
         )
 
 
-class ProfileFile(_Strict):
+class ProfileFile(Strict):
     """The contents of a profile file. ``method`` describes how the numbers were obtained."""
 
     format: Literal[1]
@@ -152,11 +178,7 @@ class ProfileFile(_Strict):
         return given
 
     def build(self, path: str) -> DriftProfile:
-        """Build the drift profile, tied to the setting it was measured in.
-
-        Raises:
-            ValueError: a number is out of range.
-        """
+        """Build the drift profile as `Numbers.build` does, tied to where it was measured."""
         identity = tuple(sorted(self.identity.items()))
         return self.profile.build(self.name, Origin(path, self.sampling, identity))
 

@@ -28,12 +28,9 @@ logger = logging.getLogger("grpo_guard")
 _OFF: Final[Mapping[str, float]] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
-# Minimum number of tokens for judging a node's temperature, and number of tokens over all nodes
-# after which checking stops.
-_FEWEST: Final = 300
-_ENOUGH: Final = 50_000
-# By how many nats another temperature must explain the tokens better before a warning is logged.
-_CLEAR: Final = 12.0
+_FEWEST: Final = 300  # tokens for judging a node's temperature
+_ENOUGH: Final = 50_000  # tokens over all nodes after which checking stops
+_CLEAR: Final = 12.0  # nats by which another temperature must explain the tokens better
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
 _LOCK: Final = threading.Lock()  # shared by all checks, which are pickled with their verifiers
@@ -67,16 +64,11 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
 def require_same(
     verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
 ) -> None:
-    """Compare each log-prob verifier in a tree of verifiers with a trainer.
-
-    Args:
-        verifier: The root of the tree.
-        options: The trainer's sampler options, as for `sampler_differences`; None to skip them.
-        model: The model being trained, unwrapped; None to skip it.
+    """Compare each log-prob verifier in a tree with a trainer's sampler options, as for
+    `sampler_differences`, and with its unwrapped model; None skips either.
 
     Raises:
-        MismatchError: a verifier built with ``strict=True`` differs; for others, this is only
-            logged.
+        MismatchError: a verifier built with ``strict=True`` differs; others only log a warning.
     """
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
@@ -113,7 +105,7 @@ def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> No
 
 
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
-    """Describe the blind spot of a sampler without truncation, or return None if it truncates."""
+    """Describe the blind spot of a sampler without truncation, if it is one."""
     if sampling.truncates:
         return None
     return (

@@ -115,8 +115,7 @@ def scan_tails(
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
     """Return the uniform share of its own probability to subtract for each of n tokens.
 
-    The key has at most 64 bytes and must be unknown to authors. Identical prompt and completion ids
-    produce identical shares, and hence identical verdicts.
+    Authors must not know the key, of at most 64 bytes. Identical ids give identical verdicts.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
@@ -124,7 +123,7 @@ def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
 
 
 def gamma_tail(shapes: Ints, x: Floats) -> Floats:
-    """Return P(X >= x) for X ~ Gamma(shape, 1), the sum of ``shape`` exponential numbers, [m]."""
+    """Return P(X >= x) for X ~ Gamma(shape, 1), [m]."""
     k = np.arange(int(shapes.max()))
     positive = np.maximum(x, np.finfo(float).tiny)[:, None]
     terms = np.exp(k * np.log(positive) - positive - _LOG_FACTORIALS[k])

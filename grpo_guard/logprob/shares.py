@@ -50,10 +50,7 @@ class Place(IntEnum):
 
 
 class Places:
-    """Uses a transformers tokenizer to find the text before each token, and the token's place.
-
-    Tokens are decoded one by one.
-    """
+    """Uses a transformers tokenizer to find the text before each token, decoded one by one."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -94,20 +91,12 @@ def place_after(text: str) -> Place:
 def shares_of(
     places: Sequence[Place], longest: int | None, *, numbers: int, answers: int
 ) -> Floats:
-    """Return each token's share of the budget, shape [n].
-
-    Over all tokens that could occur, the shares add up to at most 1.
+    """Return each token's share of the budget, shape [n]; all that could occur add up to at most 1.
 
     The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` on top of their
     general share, and the first ``answers`` answer positions an equal part of `ANSWER_SHARE`.
     Answer positions beyond that count as number positions; number positions beyond that get only
-    their general share.
-
-    Args:
-        places: Each token's place, as determined by the text before it.
-        longest: Declared maximum length of a completion in tokens, or None if not declared.
-        numbers: How many number positions get an extra share; 0 for none.
-        answers: How many answer positions get an extra share; 0 for none.
+    their general share. ``longest`` is the declared maximum length in tokens, if there is one.
     """
     left = {Place.NUMBER: numbers, Place.ANSWER: answers}
     extra = {Place.NUMBER: NUMBER_SHARE, Place.ANSWER: ANSWER_SHARE}

@@ -118,9 +118,8 @@ class TailProbabilityVerifier(LogProbVerifier):
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        places = self.places((encoded.whole or encoded).completion_ids)
-        if encoded.whole is not None:
-            places = [places[i] for i in encoded.places]
+        kinds = self.places((encoded.whole or encoded).completion_ids)
+        places = [kinds[i] for i in encoded.places]
         # Retokenised text can have more tokens than were sampled.
         longest = None if encoded.from_text else self.sampling.max_new_tokens
         shares = shares_of(
@@ -159,10 +158,8 @@ class TailProbabilityVerifier(LogProbVerifier):
 
 
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
-    """Return the completion's p-value based on each token alone: [n], [n] -> [n].
-
-    ``drift`` is the allowance for drift, in nats at the declared temperature; must be finite.
-    """
+    """Return the completion's p-value based on each token alone, allowing for a finite ``drift`` in
+    nats at the declared temperature: [n], [n] -> [n]."""
     mass = np.maximum(tail_mass, _LEAST_MASS)
     with np.errstate(divide="ignore"):  # a token without a share is not tested
         log_p = np.where(shares > 0, np.log(mass) + drift - np.log(shares), 0.0)

@@ -33,11 +33,8 @@ from grpo_guard.logprob.stats import TokenStats
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One completion's statistics, with the profile under which it is judged.
-
-    If the completion has several turns, the statistics cover only the tokens drawn by its author;
-    `Encoded.whole` is the whole completion.
-    """
+    """The statistics of the tokens that a completion's author drew, with the profile under which
+    they are judged."""
 
     encoded: Encoded
     stats: TokenStats
@@ -252,7 +249,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return self._judge(completion, encoded, stats, profile)
 
     def _cannot_judge(self, stats: TokenStats, profile: DriftProfile) -> Verdict | None:
-        """Return an abstention if the statistics are no evidence either way, and None otherwise."""
+        """Return an abstention if the statistics are no evidence either way."""
         if reason := self._unable(profile):
             return abstain(self.name, Cause.UNINFORMATIVE, reason)
         if not stats.finite:
@@ -263,21 +260,14 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     def _judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        """Judge one completion, as in `judge`, given statistics without NaN."""
+        """Judge one completion, given statistics without NaN."""
 
     def _unable(self, profile: DriftProfile) -> str | None:
-        """Return the reason why no completion can be judged under this profile, or None.
-
-        Called before scoring.
-        """
+        """Return why no completion can be judged under this profile; None if it can."""
         return None
 
     def encode(self, completion: Completion) -> Encoded:
-        """Encode a completion for scoring.
-
-        Raises:
-            EncodeError: the completion cannot be scored; carries the cause for the verdict.
-        """
+        """Encode a completion; raises EncodeError if it cannot be scored."""
         return self.encoder.encode(completion)
 
     def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:

@@ -12,7 +12,7 @@ from grpo_guard import Completion
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
 from grpo_guard.core.redaction import hidden, secrets_in
-from grpo_guard.judge.backends.build import build_backend
+from grpo_guard.judge.backends.base import build_backend
 
 KEY = "sk-live-Abc123-0123456789XYZ"
 URL = "http://127.0.0.1:9/v1"

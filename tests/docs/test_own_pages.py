@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from grpo_guard.cli.main import app
 from grpo_guard.evals.attacks.registry import adversary
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.judge.backends.build import build_backend
+from grpo_guard.judge.backends.base import build_backend
 from tests.docs.doc_pages import ROOT, blocks, commands
 
 

@@ -15,8 +15,7 @@ from grpo_guard.core.verdict import accept
 from grpo_guard.guard.references import References
 from grpo_guard.judge import loop
 from grpo_guard.judge.backends.base import Backend, Reply
-from grpo_guard.judge.breaker import CircuitBreaker
-from grpo_guard.judge.limits import Limits
+from grpo_guard.judge.limits import CircuitBreaker, Limits
 from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.verifier import JudgeVerifier
 from tests.judge.judge_server import MODEL, completions, judge

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.logprob.announced import CONTEXT, Announced, announced, announced_after
+from grpo_guard.logprob.place_bets import CONTEXT, Announced, announced, announced_after
 from grpo_guard.logprob.shares import Places
 from tests.logprob.bundled_policy import policy
 

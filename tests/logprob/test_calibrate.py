@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.evals.stats import Rate
 from grpo_guard.logprob.calibrate import CalibrationError, _both_ways, calibrate
-from grpo_guard.logprob.derive import HonestTokens, derive, gap_rates, tail_counts
+from grpo_guard.logprob.derive import (
+    HonestTokens,
+    derive,
+    gap_rates,
+    lower_bound,
+    tail_counts,
+    upper_bound,
+    wilson,
+)
 from grpo_guard.logprob.evidence import binomial_tail
-from grpo_guard.logprob.intervals import lower_bound, upper_bound, wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
-from grpo_guard.logprob.profile_file import ProfileFile, profile_of
-from grpo_guard.logprob.profile_json import MAX_BYTES
+from grpo_guard.logprob.profile_file import MAX_BYTES, ProfileFile, profile_of
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
 from tests.logprob.bundled_policy import SPEC, honest, policy

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, LogProbBoundVerifier
-from grpo_guard.logprob.announced import Announced
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.node_evidence import NodeEvidence
-from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
+from grpo_guard.logprob.place_bets import COLUMNS, Announced, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.profile import BITWISE, FLOAT32, TEXT
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.shares import Places

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_guard import Cause, Completion, Outcome
-from grpo_guard.logprob.intervals import wilson
+from grpo_guard.logprob.derive import wilson
 from grpo_guard.logprob.reference.calibrate import calibrated
 from grpo_guard.logprob.reference.profile import ReferenceProfile, read_profile
 from grpo_guard.logprob.reference.reading import Reader

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.logprob.reference.cusum import cusum
+from grpo_guard.logprob.reference.null import cusum
 
 # Quarters add up without rounding, so that brute force must agree to the last bit.
 EXACT = st.lists(st.integers(-40, 40).map(lambda i: i / 4), max_size=24)

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion
-from grpo_guard.logprob.reference.cusum import cusum
 from grpo_guard.logprob.reference.group import Usual, peers_of, relative
 from grpo_guard.logprob.reference.null import (
     ExponentialTail,
     conformal,
+    cusum,
     decay_rate,
     length_free,
 )
 from grpo_guard.logprob.reference.profile import needed_for, strangeness
-from grpo_guard.logprob.reference.quoted import quoted
+from grpo_guard.logprob.reference.reading import quoted
 
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=40)
 USUAL = Usual(1.0, 2.0)

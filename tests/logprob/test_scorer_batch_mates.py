@@ -10,8 +10,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 from grpo_guard import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.scorers.jobs import plan_jobs, unscaled_length
-from grpo_guard.logprob.scorers.memory import MemoryPlan
+from grpo_guard.logprob.scorers.memory import MemoryPlan, plan_jobs, unscaled_length
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 

@@ -241,7 +241,7 @@ def test_other_tokenisation_of_the_prompt_is_not_a_second_sample():
     """Otherwise a tokenizer's forms with and without special tokens would each get a completion."""
     verifier = verifier_of()
     usual = drawn()[0].prompt_ids
-    verifier.encoder._own_prompt_ids = lambda completion: [usual, (7, *usual)]
+    verifier.encoder.own_prompt_ids = lambda completion: [usual, (7, *usual)]
     other = replace(drawn()[0], prompt_ids=(7, *usual))
     assert kinds(verifier.verify([other])) == ["unusual_prompt_ids"]
     assert verifier.verify([drawn()[0]])[0].accepted

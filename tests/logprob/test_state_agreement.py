@@ -6,9 +6,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from grpo_guard import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.scorers import shared_prompt
+from grpo_guard.logprob.scorers import forward
+from grpo_guard.logprob.scorers.forward import disagreement
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
-from grpo_guard.logprob.scorers.shared_prompt import disagreement
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
@@ -65,14 +65,14 @@ def passes_of(model):
 def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
     """Below the mean's tolerance: 1 of 240 checked states, off by little (fp32) or entirely."""
     model = llama().to(dtype)
-    right = shared_prompt.shared_states
+    right = forward.shared_states
 
     def nearly_right(body, sequences, device):
         states = right(body, sequences, device).clone()
         states[7] = states[7] * 1.015 if dtype == torch.float32 else states[7].roll(7, -1)
         return states
 
-    monkeypatch.setattr(shared_prompt, "shared_states", nearly_right)
+    monkeypatch.setattr(forward, "shared_states", nearly_right)
     torch.manual_seed(1)
     prompt = tuple(torch.randint(0, 300, (LENGTH,)).tolist())
     group = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import Cause, Completion, Guard, LogProbBoundVerifier, Outcome, Policy, SamplingSpec
 from grpo_guard.core.registry import VERIFIERS, load
-from grpo_guard.logprob.intervals import wilson
+from grpo_guard.logprob.derive import wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer

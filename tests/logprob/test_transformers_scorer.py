@@ -14,8 +14,7 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers import transformers as scorer_module
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.forward import Crowding
-from grpo_guard.logprob.scorers.jobs import plan_jobs
-from grpo_guard.logprob.scorers.memory import MemoryPlan
+from grpo_guard.logprob.scorers.memory import MemoryPlan, plan_jobs
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from tests.helpers.reference_stats import reference_stats
 
@@ -148,14 +147,14 @@ def test_body_without_a_config_uses_plain_rows(caplog):
 def test_cache_with_different_numbers_is_not_used(monkeypatch, caplog):
     """Negative control of the self-check: sharing that forgets the prompt."""
     model = model_of("llama", {})
-    from grpo_guard.logprob.scorers import shared_prompt
+    from grpo_guard.logprob.scorers import forward
 
     def forgetful(body, sequences, device):
-        return shared_prompt.row_states(
+        return forward.row_states(
             body, [Encoded((1,), s.completion_ids, False) for s in sequences], device
         )
 
-    monkeypatch.setattr(shared_prompt, "shared_states", forgetful)
+    monkeypatch.setattr(forward, "shared_states", forgetful)
     sequences = group(np.random.default_rng(0))
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         stats = TransformersScorer(model).score(sequences, SPEC)
@@ -166,15 +165,15 @@ def test_cache_with_different_numbers_is_not_used(monkeypatch, caplog):
 def test_much_longer_group_is_checked_again(monkeypatch, caplog):
     """Right for short groups and wrong beyond, as an unknown sliding window would be."""
     model = model_of("llama", {})
-    from grpo_guard.logprob.scorers import shared_prompt
+    from grpo_guard.logprob.scorers import forward
 
-    right = shared_prompt.shared_states
+    right = forward.shared_states
 
     def windowed(body, sequences, device):
         states = right(body, sequences, device)
         return states if len(sequences[0].prompt_ids) < 50 else states + 1.0
 
-    monkeypatch.setattr(shared_prompt, "shared_states", windowed)
+    monkeypatch.setattr(forward, "shared_states", windowed)
     scorer = TransformersScorer(model)
     rng = np.random.default_rng(0)
     with caplog.at_level(logging.WARNING, "grpo_guard"):

@@ -15,6 +15,7 @@ from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.encode import EncodeError
 from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.replay.generate import generate_turns_under_coin
+from grpo_guard.logprob.scorers.base import plain_stats
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
 from tests.helpers import calculator
@@ -201,7 +202,7 @@ def test_reference_model_treats_tool_output_as_context():
     whole = Completion("How much is 70 + 2?", text, given=given)
     encoded = reader.encode(whole)
     assert len(encoded.completion_ids) > 100
-    stats = reader.stats([encoded])[0]
+    stats = plain_stats(reader.scorer, [encoded])[0]
     scores = np.full(len(stats), -1.0)
     scores[encoded.places[-6:]] = 1.0
     reading = reader.read(whole, encoded, stats, scores)

@@ -11,8 +11,8 @@ from grpo_guard import Completion
 from grpo_guard.content.severity import Severity
 from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Cause, Finding, accept
-from grpo_guard.logprob.reader.lots import drawn, own_sentences
 from grpo_guard.logprob.reader.proposals import NodeSentences
+from grpo_guard.logprob.reader.spans import drawn, own_sentences
 from grpo_guard.logprob.reader.verifier import (
     MOST_FINDINGS,
     MOST_OF_CONVICTED,

@@ -11,7 +11,7 @@ from grpo_guard.content.severity import Severity
 from grpo_guard.core.verdict import Cause, Finding, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.logprob.reader.phrases import FEWEST_PLACES
+from grpo_guard.logprob.reader.proposals import FEWEST_PLACES
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier

@@ -19,11 +19,7 @@ _HOLDERS = re.compile(r"@@content-([0-9]{1,6})@@")
 
 
 class ChatEncoder:
-    """Encodes conversations for one tokenizer.
-
-    Args:
-        tokenizer: A transformers tokenizer, with or without a chat template.
-    """
+    """Encodes conversations for one transformers tokenizer, with or without a chat template."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

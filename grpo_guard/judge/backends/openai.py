@@ -33,8 +33,7 @@ _CONNECT_SECONDS = 1.5
 
 
 class _SecretFilter(logging.Filter):
-    """Removes secrets from what the HTTP client logs for each request: the address and the server's
-    text."""
+    """Removes secrets from what the HTTP client logs: the address and the server's text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,11 +229,7 @@ class OpenAIBackend(Backend):
         return "the hosted API" if self.base_url is None else host_of(self.base_url)
 
     def _key(self) -> str:
-        """Return the key, or "" if there is none.
-
-        Raises:
-            JudgeSetupError: the key in the environment variable cannot be sent.
-        """
+        """Return the key, or "" for none; raises JudgeSetupError if it cannot be sent."""
         try:
             return self._api_key or usable_key(os.environ.get(self._api_key_env) or "")
         except ValueError as error:

@@ -25,10 +25,8 @@ _TOO_LONG = (
     "must have less than", "reduce the length", "longer than the model",
 )  # fmt: skip
 _LONGEST_WAIT = 3600.0
-# A larger token count for one answer is not credible.
-_MOST_TOKENS = 10**9
-# Maximum number of characters to examine in an external message.
-_LONGEST_MESSAGE = 5000
+_MOST_TOKENS = 10**9  # of one answer
+_LONGEST_MESSAGE = 5000  # characters of an external message that are examined
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
     403: "the key may not use this model; ask for access, or choose another",
@@ -40,11 +38,8 @@ _REMEDIES = {
 
 
 def reply_of(answer: Any) -> Reply:
-    """Convert a chat completion to a reply.
-
-    Raises:
-        BackendError: the completion contains no answer, which is the provider's fault.
-    """
+    """Convert a chat completion to a reply; raises BackendError if it contains no answer, which is
+    the provider's fault."""
     choices = getattr(answer, "choices", None)
     if not choices or getattr(choices[0], "message", None) is None:
         raise BackendError("the provider's answer has no choices")
@@ -81,8 +76,7 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
 
 
 def _count(usage: Any, name: str) -> int:
-    """Return a token count, or 0 if the server gives none or an impossible one: a single absurd
-    number would make the costs of all later answers overflow."""
+    """Return a token count, or 0 for none or an absurd one, which would make costs overflow."""
     value = getattr(usage, name, None)
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
@@ -152,11 +146,8 @@ def _of_status(error: Any, text: str, where: str) -> BackendError | Reply:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Parse the number of seconds to wait from either form of the Retry-After header; None if it is
-    absent or unreadable.
-
-    Negative and absurd values are clipped, because a deadline applies anyway.
-    """
+    """Parse the number of seconds to wait from either form of the Retry-After header, if it can be
+    read. Negative and absurd values are clipped, because a deadline applies anyway."""
     value = headers.get("retry-after", "").strip()
     try:
         seconds = float(value)

@@ -32,12 +32,8 @@ _compiler_failed = False
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:
-    """Choose the eager or compiled form of `tile_sums` for the next ``scores`` scores.
-
-    Raises:
-        ValueError: the mode is unknown.
-        RuntimeError: ``"compiled"`` was requested but there is no C++ compiler.
-    """
+    """Choose the eager or compiled form of `tile_sums` for the next ``scores`` scores; raises
+    RuntimeError if ``"compiled"`` was requested but there is no C++ compiler."""
     global _scores_so_far
     if mode not in ("auto", "eager", "compiled"):
         raise ValueError(f"epilogue: expected auto, eager or compiled, got {mode!r}")

@@ -47,11 +47,7 @@ class ForeignHead:
 
 
 def head_of(model: nn.Module) -> Head | ForeignHead:
-    """Return the output head of a transformers model.
-
-    Raises:
-        HeadError: the model has no output head.
-    """
+    """Return the output head of a transformers model; raises HeadError if it has none."""
     layer = model.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(layer, nn.Module):
         raise HeadError(

@@ -23,10 +23,9 @@ from grpo_guard.logprob.kernels.triton_stats import (
     supported,
     triton_row_stats,
 )
-from grpo_guard.logprob.replay.candidates import Candidates, candidates_for
-from grpo_guard.logprob.replay.contenders import Contenders
+from grpo_guard.logprob.noise import contender_counts
+from grpo_guard.logprob.replay.candidates import Candidates, Contenders, candidates_for
 from grpo_guard.logprob.replay.margins import Margins, RowReplay, replay_margins
-from grpo_guard.logprob.replay.vocabulary_hash import contender_counts
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 
@@ -61,11 +60,9 @@ def head_stats(
     """Compute each row's statistics and how far its target is from the edge of the support.
 
     Args:
-        hidden: Final hidden states, shape [N, H], any float dtype.
-        head: The output head.
+        hidden, head: Final hidden states, shape [N, H], any float dtype; the output head.
         targets: Token ids, int64, shape [N].
-        spec: The declared sampler.
-        penalty: Repetition penalty for the same N rows.
+        spec, penalty: The declared sampler; its repetition penalty for the same N rows.
         mass_margin: How far top-p is widened for the gap; see `edge_gaps`.
         rows_at_once: Number of rows that share a tile of scores; bounds memory.
         replay: Seeds and positions under a public coin; requires tiles, which can be observed.
@@ -127,7 +124,6 @@ def _chosen(
 
 
 def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
-    """Concatenate each column over all parts."""
     return (torch.cat(column) for column in zip(*parts, strict=True))
 
 

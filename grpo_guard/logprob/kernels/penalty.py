@@ -34,10 +34,8 @@ class RepetitionPenalty:
         vocab_size: int,
         device: torch.device,
     ) -> RepetitionPenalty | None:
-        """Build the penalty for the concatenated rows of (prompt_ids, completion_ids) pairs.
-
-        Returns None if ``penalty`` is 1.
-        """
+        """Build the penalty for the concatenated rows of (prompt_ids, completion_ids) pairs; None
+        if ``penalty`` is 1."""
         if penalty == 1.0:
             return None
         first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
@@ -63,12 +61,14 @@ class RepetitionPenalty:
     def apply(self, z: Tensor, start: int, stop: int) -> Tensor:
         """Penalise the raw logits of tokens [start, stop), shape [N, stop - start]."""
         seen = self.first_seen[:, start:stop][self.sequence] < self.position[:, None]
-        return torch.where(seen, self._penalised(z), z)
+        return torch.where(seen, penalised(z, self.penalty), z)
 
     def apply_to_targets(self, z: Tensor, targets: Tensor) -> Tensor:
         """Penalise the raw logit of one token per row, shape [N]."""
         seen = self.first_seen[self.sequence, targets] < self.position
-        return torch.where(seen, self._penalised(z), z)
+        return torch.where(seen, penalised(z, self.penalty), z)
 
-    def _penalised(self, z: Tensor) -> Tensor:
-        return torch.where(z > 0, z / self.penalty, z * self.penalty)
+
+def penalised(z: Tensor, penalty: float) -> Tensor:
+    """Return raw logits as they are for a token that was seen."""
+    return torch.where(z > 0, z / penalty, z * penalty)

@@ -41,7 +41,7 @@ def faster_linear(module: nn.Module) -> Iterator[None]:
 
     Compiled modules are left unchanged, because the compiler makes its own choice.
     """
-    here = any(map(_is_float32_here, module.parameters()))
+    here = any(_is_float32_here(parameter) for parameter in module.parameters())
     if not (here and onednn_is_faster() and not _is_compiled(module)):
         yield
         return
@@ -76,7 +76,7 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
         onednn_is_faster()
         # Quantised and distributed weights implement their own product.
         and all(type(t) is Tensor or type(t) is nn.Parameter for t in tensors)
-        and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        and all(map(_is_float32_here, tensors))
         and all(t.layout == torch.strided for t in tensors)
         and x.ndim >= 2
         and x.numel() >= FEWEST_ROWS * x.shape[-1]
@@ -113,10 +113,8 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def size_of(rows: int) -> int:
-    """Round up to one of 37 sizes up to `LARGEST`.
-
-    The sizes are the powers of two plus, from 256 up, seven more between consecutive powers.
-    """
+    """Round up to one of 37 sizes up to `LARGEST`: the powers of two plus, from 256 up, seven more
+    between consecutive powers."""
     whole = 1 << (rows - 1).bit_length()
     step = whole if whole <= 256 else whole // 16
     return max(FEWEST_ROWS, -(-rows // step) * step)

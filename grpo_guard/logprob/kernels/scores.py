@@ -13,16 +13,8 @@ from grpo_guard.logprob.kernels.product import product
 
 
 class HeadScores:
-    """Scores from hidden states and the output head, without ever storing the [N, V] logits.
-
-    The hidden states are multiplied by 1/T, which takes N * H multiplications instead of N * V.
-
-    Args:
-        hidden: Final hidden states, shape [N, H].
-        head: The output head.
-        temperature: The sampler's temperature T, > 0.
-        penalty: Repetition penalty for the same N rows.
-    """
+    """Scores from final hidden states, [N, H], and the output head, without ever storing the [N, V]
+    logits. The states are multiplied by 1/T, which takes N * H multiplications, not N * V."""
 
     def __init__(
         self,
@@ -91,13 +83,8 @@ class HeadScores:
 
 
 class LogitScores:
-    """Like `HeadScores`, but from precomputed logits: the trainer's, or those of a `ForeignHead`.
-
-    Args:
-        logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
-            which the drift profile must allow for.
-        temperature, penalty: As for `HeadScores`.
-    """
+    """Like `HeadScores`, but from raw logits, [N, V]: the trainer's, or those of a `ForeignHead`.
+    In bf16 they are off by up to 0.125, which the drift profile must allow for."""
 
     def __init__(
         self, logits: Tensor, temperature: float, penalty: RepetitionPenalty | None = None

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.kernels.leaders import leads, set_masses, without_later_equals
-from grpo_guard.logprob.stats import LEADER_STRIDE, leader_block
+from grpo_guard.logprob.stats import FLATTENINGS, LEADER_STRIDE, leader_block
 
 
 class Partial(NamedTuple):
@@ -38,10 +37,8 @@ class Partial(NamedTuple):
         return self.above + self.below
 
 
-COUNTS: Final = ("rank", "ties")
-"""The fields of `Partial` that count tokens, which come last."""
-SUMS: Final = len(Partial._fields) - len(COUNTS)
-"""Number of the other fields."""
+COUNTS: Final = ("rank", "ties")  # the fields of `Partial` that count tokens, which come last
+SUMS: Final = len(Partial._fields) - len(COUNTS)  # number of the other fields
 
 
 def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
@@ -98,6 +95,99 @@ def merged(parts: Partial) -> Partial:
     )
 
 
+def leads(leaders: Tensor, edge: Tensor, z_target: Tensor, targets: Tensor, block: int) -> Tensor:
+    """Mark the targets that score as high as their block's leader if that leader is in K, [N].
+
+    `TokenStats` explains leaders and K, the set over which flattened distributions are normalised.
+    """
+    index = targets // (block * LEADER_STRIDE) * LEADER_STRIDE + targets % LEADER_STRIDE
+    own = leaders.gather(-1, index[:, None])[:, 0]
+    return (own == z_target) & (z_target >= edge) & (z_target > -torch.inf)
+
+
+def without_later_equals(
+    in_set: Tensor,
+    ties: Tensor,
+    z_target: Tensor,
+    targets: Tensor,
+    vocab_size: int,
+    score_of: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Among equal scores in a block, keep only the lowest id: the normalisers count only one.
+
+    Otherwise honest tokens would be penalised for ties, which are common in bf16 logits.
+    """
+    block = leader_block(vocab_size)
+    rows = torch.nonzero(in_set & (ties > 1))[:, 0]
+    if block == 1 or not len(rows):
+        return in_set
+    mine = targets[rows]
+    mate = mine // (block * LEADER_STRIDE) * (block * LEADER_STRIDE) + mine % LEADER_STRIDE
+    for _ in range(block):
+        lower = mate < mine
+        equal = score_of(rows, torch.where(lower, mate, mine)) == z_target[rows]
+        in_set[rows] &= ~(lower & equal)
+        mate = mate + LEADER_STRIDE
+    return in_set
+
+
+def set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log sum p and log sum p^b over the set K, shapes [N] and [N, 3].
+
+    K consists of the ``ranked`` leaders plus any that tie with the last of them.
+    """
+    edge = ranked[:, -1:]
+    # Leaders that tie with the last ranked one belong to K too; a score of -inf never does.
+    # Counted in parts, because counting booleans first converts them to integers.
+    at_least = [
+        (part >= low).sum(-1, keepdim=True)
+        for part, low in zip(torch.split(leaders, 64), torch.split(edge, 64), strict=True)
+    ]
+    tied = (torch.cat(at_least) - ranked.shape[-1]).clamp_min(0)
+    log_p = torch.cat([ranked, edge], -1) - log_normaliser[:, None]
+    log_count = torch.cat([torch.zeros_like(ranked), tied.to(ranked.dtype).log()], -1)
+    member = log_p > -torch.inf
+    sums = [
+        torch.where(member, b * log_p + log_count, -torch.inf).logsumexp(-1)
+        for b in (1.0, *FLATTENINGS)
+    ]
+    return sums[0], torch.stack(sums[1:], -1)
+
+
+MOST_PARTS: Final = 16
+
+
+class PartialSums:
+    """Collects the sums of successive parts and merges them a few at a time.
+
+    The sums are written into preallocated tensors shaped like the column ``like``, fp32, [N]: small
+    results that outlive large temporaries would fragment the heap and make it grow by hundreds of
+    MB.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._count = 0
+        self._columns = Partial(
+            *(
+                like.new_empty(
+                    MOST_PARTS, len(like), dtype=torch.int64 if name in COUNTS else like.dtype
+                )
+                for name in Partial._fields
+            )
+        )
+
+    def add(self, part: Partial) -> None:
+        if self._count == MOST_PARTS:
+            whole, self._count = self.total(), 0
+            self.add(whole)
+        for column, values in zip(self._columns, part, strict=True):
+            column[self._count] = values
+        self._count += 1
+
+    def total(self) -> Partial:
+        return merged(Partial(*(column[: self._count] for column in self._columns)))
+
+
 class RowStats(NamedTuple):
     """Statistics of N rows, fp32 unless noted; documented in `TokenStats`."""
 
@@ -125,16 +215,12 @@ def finish(
     top_k: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> RowStats:
-    """Compute the statistics of N rows from their sums.
+    """Compute the statistics of N rows from their sums over the whole vocabulary.
 
     Args:
-        sums: Sums over the whole vocabulary.
-        z_target, targets: Score and id of each row's target, shape [N].
-        temperature: Temperature that the scores were divided by.
-        vocab_size: The size V of the vocabulary.
-        leaders: Each block's largest score, shape [N, leader_count(V)], or None if K is the whole
-            vocabulary.
-        top_k: The declared top-k.
+        sums, z_target, targets: The sums; score and id of each row's target, shape [N].
+        temperature, vocab_size, top_k: What the scores were divided by; V; the declared top-k.
+        leaders: Each block's largest score, [N, leader_count(V)]; None if K is all of V.
         score_of: Scores one token in each of a few rows: (rows [R], tokens [R]) -> [R].
     """
     log_total = sums.total.log()

@@ -22,6 +22,16 @@ FULL_ROWS_BYTES = 2**26
 BYTES_PER_SCORE = 40
 
 
+def min_p_first(spec: SamplingSpec) -> bool:
+    """Whether the engine applies min-p before top-p."""
+    return spec.engine == "vllm" and spec.min_p > 0
+
+
+def renormalises(spec: SamplingSpec) -> bool:
+    """Whether top-p applies to what the filters before it leave, rather than to everything."""
+    return (spec.engine != "sglang" and spec.top_k > 0) or min_p_first(spec)
+
+
 def full_rows(vocab_size: int) -> int:
     """Return the maximum number of full rows of logits to hold at a time."""
     return max(1, FULL_ROWS_BYTES // (BYTES_PER_SCORE * vocab_size))
@@ -39,11 +49,8 @@ def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
     if spec.min_p > 0:
         inside &= stats.logprob >= stats.max_logprob + math.log(spec.min_p)
     if spec.top_p < 1:
-        renormalised = (spec.engine != "sglang" and spec.top_k > 0) or (
-            spec.engine == "vllm" and spec.min_p > 0
-        )
         own = stats.logprob.exp()
-        mass = stats.mass_above + own if renormalised else torch.ones_like(own)
+        mass = stats.mass_above + own if renormalises(spec) else torch.ones_like(own)
         inside &= stats.mass_above < spec.top_p * mass
     return inside
 
@@ -111,7 +118,7 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
         edge = torch.maximum(edge, ranked[:, 0] + math.log(spec.min_p))
     if top_p < 1:
         eligible = torch.ones_like(ranked, dtype=torch.bool)
-        if spec.engine == "vllm" and spec.min_p > 0:
+        if min_p_first(spec):
             eligible = ranked >= ranked[:, :1] + math.log(spec.min_p)
         weights = torch.where(eligible, (ranked - ranked[:, :1]).double().exp(), 0.0)
         mass_above = weights.cumsum(-1) - weights

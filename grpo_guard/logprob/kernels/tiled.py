@@ -1,7 +1,4 @@
-"""Statistics computed in one streaming pass over tiles of the vocabulary.
-
-The [tokens, vocabulary] logits are never stored in full.
-"""
+"""Statistics from one pass over tiles of the vocabulary; the logits are never stored in full."""
 
 from __future__ import annotations
 
@@ -12,10 +9,9 @@ import torch
 from torch import Tensor
 
 from grpo_guard.logprob.kernels.epilogue import Mode, epilogue
-from grpo_guard.logprob.kernels.partial import PartialSums
 from grpo_guard.logprob.kernels.product import onednn_is_faster
 from grpo_guard.logprob.kernels.scores import Scores
-from grpo_guard.logprob.kernels.statistics import RowStats, finish, tile_sums
+from grpo_guard.logprob.kernels.statistics import PartialSums, RowStats, finish, tile_sums
 from grpo_guard.logprob.stats import (
     LARGEST_TOP_K,
     LEADER_STRIDE,
@@ -23,12 +19,9 @@ from grpo_guard.logprob.stats import (
     leader_count,
 )
 
-# Compiled sums read a tile once, so larger products are faster. Eager sums read a tile a dozen
-# times, so the whole tile has to fit into the CPU cache.
-TILE = 4096
-EAGER_CPU_TILE = 1024
-# oneDNN allocates its own memory for each tile, plus as much again for scratch space.
-ONEDNN_TILE = 2048
+TILE = 4096  # compiled sums read a tile once, so larger products are faster
+EAGER_CPU_TILE = 1024  # eager sums read a tile a dozen times, so it has to fit into the CPU cache
+ONEDNN_TILE = 2048  # oneDNN allocates memory for each tile, plus as much again for scratch space
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
 """A callback that receives each tile's scores, [N, W], and the id of its first token."""

@@ -1,7 +1,4 @@
-"""Launch the Triton kernels: handles shapes and memory, and merges the parts into one `Partial`.
-
-Importing this module imports triton, so `triton_stats.py` only imports it when called.
-"""
+"""Launch the Triton kernels. Imports triton, so `triton_stats.py` only imports it when called."""
 
 from __future__ import annotations
 
@@ -77,10 +74,7 @@ def token_scores(job: Job, tokens: Tensor) -> Tensor:
 def workspace_sums(
     job: Job, target_scores: Tensor, workspace_bytes: int
 ) -> tuple[Partial, Tensor | None]:
-    """Compute sums and leaders from the products of one chunk of the vocabulary at a time.
-
-    The leaders are None if the job does not rank tokens.
-    """
+    """Compute sums and, if the job ranks tokens, leaders, one chunk of the vocabulary at a time."""
     n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
     segments = -(-vocab_size // SEGMENT)
     sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
@@ -134,10 +128,7 @@ def _mixed(job: Job) -> bool:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Compute fp32 products in full precision, whatever the trainer has configured.
-
-    The setting is process-wide and is restored afterwards.
-    """
+    """Compute fp32 products in full precision, whatever the trainer has set process-wide."""
     matmul: Any = torch.backends.cuda.matmul
     with _precision:  # interleaved scorers could restore each other's setting, not the trainer's
         # torch >= 2.9 has ``fp32_precision``, and reading the older attribute can then raise.

@@ -29,14 +29,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.reader.spans import TextSpan
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, plain_stats
 from grpo_guard.logprob.stats import Floats, TokenStats
 
-# The model's own distribution, without any truncation.
-_PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
 # Maximum number of tokens read per span (as many as a sentence can have, `spans.MOST_BYTES`) and of
 # characters tokenised, so that a long span cannot slow the reader down.
 MOST_TOKENS: Final = 200
@@ -44,22 +41,23 @@ _MOST_CHARACTERS: Final = 300
 # Number of characters tokenised per token of context; any further text is cut off.
 _CHARACTERS: Final = 12
 _PER_TOKEN: Final = 2.0
+# Maximum surprisal of one token in nats. A token that the model rules out has infinite surprisal,
+# and a single odd name must not decide the score.
+_CAP: Final = 12.0
 _NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
 
 class UnreadError(Exception):
-    """Raised when the reader cannot compute a result for a span; the message says why."""
+    """The reader cannot compute a result for a span; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreignness:
-    """The foreignness of a span according to one model.
-
-    ``runs`` holds, for the first 1, 2, ... n tokens, the sum over the most foreign run among them,
-    in nats. The values never decrease, and stay 0 until a token is foreign.
-    """
+    """The foreignness of a span according to one model."""
 
     runs: Floats
+    """For the first 1, 2, ... n tokens, the sum over the most foreign run among them, in nats. The
+    values never decrease, and stay 0 until a token is foreign."""
 
     @classmethod
     def of(cls, tokens: Floats) -> Foreignness:
@@ -88,22 +86,15 @@ class SpanScorer:
         tokenizer: The model's fast tokenizer, which provides token offsets.
         context: Number of tokens read before the span, >= 1. The prompt comes first and is cut
             first. In a shared pass, later spans also see all the text in between.
-        cap: Maximum surprisal of one token in nats, > 0. A token that the model rules out has
-            infinite surprisal, and a single odd name must not decide the score.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: ``context`` is out of range.
         TypeError: the tokenizer cannot provide token offsets.
     """
 
-    def __init__(
-        self, scorer: Scorer, tokenizer: Any, *, context: int = 96, cap: float = 12.0
-    ) -> None:
-        if context < 1 or not 0 < cap < float("inf"):
-            raise ValueError(
-                f"SpanScorer: expected context >= 1 and a finite cap > 0, got context={context!r}, "
-                f"cap={cap!r}"
-            )
+    def __init__(self, scorer: Scorer, tokenizer: Any, *, context: int = 96) -> None:
+        if context < 1:
+            raise ValueError(f"SpanScorer: expected context >= 1, got context={context!r}")
         if not getattr(tokenizer, "is_fast", False):
             raise TypeError(
                 f"tokenizer: expected a fast tokenizer, got {type(tokenizer).__name__}; load it "
@@ -115,7 +106,6 @@ class SpanScorer:
         self._longest = min(MOST_TOKENS, self._window // 2)
         self.context = min(context, self._window - self._longest)
         self._most = self.context * _CHARACTERS
-        self.cap = cap
         self._control = {*tokenizer.all_special_ids} | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
@@ -124,11 +114,8 @@ class SpanScorer:
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
     def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
-        """Score spans and return one result per span, in order.
-
-        Spans that are close together share a pass, so reading every sentence of a text costs about
-        as much as scoring the text once plus its sentences once.
-        """
+        """Return one result per span, in order. Spans that are close together share a pass, so that
+        a text costs about as much as scoring it once plus its sentences once."""
         results: list[Foreignness | UnreadError] = [UnreadError("no token of its own")] * len(spans)
         passes = [one for group in _near(spans, self._most) for one in self._passes(spans, group)]
         alone = [
@@ -138,17 +125,14 @@ class SpanScorer:
         ]
         # Spans in context and spans on their own are scored separately: a joint batch would pad the
         # short sequences to the length of the long ones.
-        stats = self._stats([one.encoded for one in passes])
-        of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
+        stats = plain_stats(self.scorer, [one.encoded for one in passes])
+        of_alone = plain_stats(self.scorer, [Encoded(self._nothing, ids, True) for _, ids in alone])
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
         for one, placed in zip(passes, stats, strict=True):
             for i, (start, end) in one.tokens.items():
                 numbers = one.numbers[start:end]
                 results[i] = self._result(placed, start, end, by_itself[i], numbers)
         return results
-
-    def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        return score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
 
     def _result(
         self,
@@ -163,7 +147,7 @@ class SpanScorer:
         inside = placed.logprob[start:end]
         if np.isnan(inside).any() or np.isnan(alone.logprob).any():
             return UnreadError("the reader computed NaN")
-        s, t = (np.minimum(-logprob, self.cap) for logprob in (inside, alone.logprob))
+        s, t = (np.minimum(-logprob, _CAP) for logprob in (inside, alone.logprob))
         foreign = 2 * s - t - _PER_TOKEN
         return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
 
@@ -213,11 +197,8 @@ class SpanScorer:
         return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
-        """Return the token, or a line break in place of a control token or out-of-vocabulary id.
-
-        A control token spelled out in the text could end the document or open a turn that asks for
-        the poison, so that the context would explain it.
-        """
+        """Return the token, or a line break in place of an unknown one or a control token, which
+        could end the document or open a turn that asks for the poison."""
         known = 0 <= token < self.scorer.vocab_size and token not in self._control
         return token if known else self._nothing[0]
 

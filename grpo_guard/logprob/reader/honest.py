@@ -13,22 +13,22 @@ could outweigh many, however their sentences were weighted.
 
 from __future__ import annotations
 
+import json
 import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Final
 
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import conformal
 
-# Minimum number of spans for a node to have a vote: with 20, no conformal p-value is below 1 / 21.
-FEWEST: Final = 20
-# Only this many of a node's latest spans count, because habits drift during training.
-MOST: Final = 256
-# Minimum number of votes from other nodes for a p-value.
-FEWEST_VOTES: Final = 2
+FEWEST: Final = 20  # spans for a vote, so that no conformal p-value is below 1 / 21
+MOST: Final = 256  # latest spans of a node that count, because habits drift during training
+FEWEST_VOTES: Final = 2  # of other nodes, for a p-value
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 # Spans of up to 23 tokens are compared at their own token count, and all longer spans in a single
@@ -67,7 +67,7 @@ class HonestSpans:
         self._nodes: OrderedDict[str, _Node] = OrderedDict()
 
     def add(self, node: str | None, found: Foreignness) -> None:
-        """Remember one span of a node. Spans of senders without a name (None) are ignored."""
+        """Remember one span of a node; senders without a name (None) are ignored."""
         if node is None:
             return
         with self._lock:
@@ -81,8 +81,7 @@ class HonestSpans:
                 del self._nodes[next((name for name in idle if name != node), oldest)]
 
     def wanted(self, node: str | None) -> int:
-        """Return how many more spans from this node are needed for a full measure; 0 if it is full
-        or the node has no name."""
+        """Return how many more spans a named node's full measure needs."""
         if node is None:
             return 0
         with self._lock:
@@ -129,21 +128,29 @@ def column_of(found: Foreignness) -> int:
 
 def column_scores(found: Foreignness) -> tuple[float, ...]:
     """Return the scores of the most foreign run in the first 1, 2, ... 23 tokens and in all tokens.
-
-    A short span fills the remaining columns with its last score, because further tokens could not
-    have lowered it.
-    """
+    A short span repeats its last score, which further tokens could not have lowered."""
     runs = [float(score) for score in found.runs]
     return (*(runs + [runs[-1]] * _COLUMNS)[: _COLUMNS - 1], runs[-1])
 
 
 def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
-    """Return how much more foreign a node's spans are than another's simply by style, >= 0.
-
-    Lower quartiles are compared, because a node's own lower quartile is unaffected by poison in up
-    to three quarters of its sentences.
-    """
+    """Return how much more foreign a node's spans are than another's simply by style, >= 0: poison
+    in up to three quarters of its sentences does not affect its lower quartile."""
     if len(own) < FEWEST:
         return 0.0
     most = honest[int(len(honest) * _MOST_EXCUSED)] - honest[len(honest) // 2]
     return min(max(0.0, own[len(own) // 4] - honest[len(honest) // 4]), most)
+
+
+@cache
+def start_profile() -> tuple[tuple[float, ...], ...]:
+    """Load the start profile: one ascending tuple per column of `HonestSpans`.
+
+    Until two other nodes have a vote, and always among unnamed senders, there is no measure. A
+    guard must then neither accept an odd form nor reject one that any model uses. The profile holds
+    the scores of sentences from public answers by many models, read by SmolLM2-135M; nats beyond
+    what the context explains depend little on the reader. It only decides flagged spans and is
+    never evidence against a node.
+    """
+    text = files("grpo_guard.logprob.reader").joinpath("start_profile.json").read_text("utf-8")
+    return tuple(tuple(column) for column in json.loads(text)["columns"])

@@ -1,11 +1,12 @@
-"""Find nodes whose sentences are foreign: each only slightly, but too much when combined."""
+"""Evidence over many spans: a phrase in several places, and a node whose sentences are foreign."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -46,12 +47,8 @@ class NodeSentences:
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
     ) -> frozenset[str]:
-        """Add this batch's evidence and return the batch's convicted nodes.
-
-        Args:
-            batch: All completions that arrived together.
-            p_values: p-values of the sentences read, by index in the batch.
-        """
+        """Add this batch's evidence, the p-values of the sentences read by index in the batch, and
+        return its convicted nodes."""
         # Identical completions count once: resending a text must not multiply the evidence.
         evidence = defaultdict[str, dict[tuple[str, bytes], float]](dict)
         for i, own in p_values.items():
@@ -97,3 +94,38 @@ def _bets(answers: Sequence[float]) -> Array:
 def _digest(completion: Completion) -> bytes:
     data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
     return blake2b(data, digest_size=16).digest()
+
+
+FEWEST_PLACES: Final = 3  # that must be read before a phrase is judged
+_MOST_PLACES: Final = 16
+_MOST_PHRASES: Final = 4096
+
+
+class PhrasePlaces:
+    """The p-values of each node's phrases in every place where they were read. Not thread-safe.
+
+    A habit can look foreign in one odd place, and a slogan can look natural in one lucky place, so
+    the lower median over places decides. The p-values must not be multiplied, because a phrase's
+    places are not independent: a habit that is slightly odd is odd every time.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str | None, bytes], deque[float]] = OrderedDict()
+
+    def add(self, node: str | None, phrase: str, p_value: float) -> None:
+        key = (node, _mark(phrase))
+        self._known.setdefault(key, deque(maxlen=_MOST_PLACES)).append(p_value)
+        self._known.move_to_end(key)
+        if len(self._known) > _MOST_PHRASES:
+            self._known.popitem(last=False)
+
+    def p_value(self, node: str | None, phrase: str) -> float | None:
+        """Return the lower median over the phrase's latest places, if enough have been read."""
+        places = self._known.get((node, _mark(phrase)), ())
+        return median_low(places) if len(places) >= FEWEST_PLACES else None
+
+
+def _mark(phrase: str) -> bytes:
+    """Return a digest, so that authors cannot use up memory with long phrases."""
+    plain = " ".join(phrase.casefold().split())
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()

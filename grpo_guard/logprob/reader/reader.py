@@ -9,9 +9,8 @@ from typing import Any
 
 from grpo_guard.core.quoting import shown
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
-from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores
+from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores, start_profile
 from grpo_guard.logprob.reader.spans import TextSpan
-from grpo_guard.logprob.reader.start import start_profile
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.scorers.load import FromPretrained
@@ -99,8 +98,8 @@ class SpanReader(FromPretrained):
     ) -> list[Opinion | UnreadError]:
         """Return one opinion per span, in order, or an error for any span a model could not read.
 
-        The first such error is logged. Spans marked ``honest``, in which nothing was found, are
-        remembered first, so that they are part of the measure that all spans are compared with.
+        Spans marked ``honest``, in which nothing was found, are remembered first, so that they are
+        part of the measure that all spans are compared with.
         """
         if not spans:
             return []
@@ -134,8 +133,7 @@ class SpanReader(FromPretrained):
         ]
 
     def _either(self, row: Sequence[Opinion | UnreadError]) -> Opinion | UnreadError:
-        """Return the smaller p-value times the number of models: a span is foreign if either model
-        finds it foreign."""
+        """Return the smaller p-value times the number of models; log the first error."""
         for one in row:
             if isinstance(one, UnreadError):
                 if not self._warned:

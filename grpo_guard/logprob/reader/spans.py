@@ -1,15 +1,18 @@
-"""Spans of text for a reader to judge, and splitting text into sentences."""
+"""Spans of text for a reader to judge: sentences, and a random choice among them."""
 
 from __future__ import annotations
 
 import math
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-# Maximum size of a sentence in UTF-8 bytes, and so in tokens of any tokenizer; longer sentences are
-# cut.
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Span, between
+
+# Longer sentences are cut; in UTF-8, so that no tokenizer makes more tokens of one.
 MOST_BYTES: Final = 200
 # A sentence ends at a terminator. Text without terminators is cut at a length few sentences exceed,
 # at the last blank before it, so that a reader sees all of it. Backtracking is bounded.
@@ -39,11 +42,7 @@ _SYMBOL: Final = re.compile(f"[{SYMBOL}]")
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """The span ``text[start:end]`` of a completion, with its context.
-
-    Raises:
-        ValueError: ``0 <= start < end <= len(text)`` does not hold.
-    """
+    """The span ``text[start:end]`` of a completion, with its context."""
 
     prompt: str  # empty if the prompt is not trusted
     text: str  # the completion
@@ -107,7 +106,7 @@ def _joined(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _formula(worded: bool, letters: int) -> bool:
-    """Whether the pieces of text contain no words and too few letters to say anything."""
+    """Whether pieces of text have no word and too few letters to say anything."""
     return not worded and letters < _FEWEST_WITHOUT_WORD
 
 
@@ -115,3 +114,45 @@ def _letters(piece: str) -> int:
     ideographs, symbols = len(_CJK.findall(piece)), len(_SYMBOL.findall(piece))
     plain = sum(map(str.isalpha, piece)) - ideographs
     return plain + _LETTERS_OF_SIGN * (ideographs + symbols)
+
+
+_T = TypeVar("_T")
+_SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
+# No author can predict these choices and place text where it will go unread.
+_LOTS: Final = random.SystemRandom()
+
+
+def happens(share: float) -> bool:
+    """Return True with probability ``share``."""
+    return _LOTS.random() < share
+
+
+def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
+    """Draw up to ``most`` items (None for all) with equal probability, in random order. No more are
+    held in memory, because authors control how many there are."""
+    chosen = list[_T]()
+    for seen, item in enumerate(items):
+        if most is None or seen < most:
+            chosen.append(item)
+        elif (place := _LOTS.randrange(seen + 1)) < most:
+            chosen[place] = item
+    _LOTS.shuffle(chosen)
+    return chosen
+
+
+def own_sentences(completion: Completion) -> Iterator[Span]:
+    """Yield [start, end) of each sentence written by the completion's author, in order.
+
+    Text that verifiably came from a tool or user is skipped, because it cannot be the author's
+    poison. Only the first of several identical sentences is returned: it explains its copies, and
+    an author could otherwise send copies to make other sentences unlikely to be drawn.
+    """
+    verified, text = completion.verified_spans, completion.text
+    seen = set[int]()
+    for begin, end in between(verified.chars if verified else (), len(text)):
+        turn = text[begin:end]
+        for first, last in sentences(turn):
+            wording = hash(_SAYS_NOTHING.sub("", turn[first:last].casefold()))
+            if wording not in seen:
+                seen.add(wording)
+                yield begin + first, begin + last

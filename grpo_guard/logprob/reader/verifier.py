@@ -20,11 +20,9 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.logprob.reader.foreignness import UnreadError
-from grpo_guard.logprob.reader.lots import drawn, happens, own_sentences
-from grpo_guard.logprob.reader.phrases import PhrasePlaces
-from grpo_guard.logprob.reader.proposals import NodeSentences
+from grpo_guard.logprob.reader.proposals import NodeSentences, PhrasePlaces
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
-from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.reader.spans import TextSpan, drawn, happens, own_sentences
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
@@ -32,8 +30,7 @@ FOREIGN: Final = "foreign_sentence"
 # author can slow the reader down for others or hide one finding among many.
 MOST_FINDINGS: Final = 8
 MOST_SENTENCES: Final = 16
-# Maximum number of sentences in a completion of a convicted node; all of them are read, and a
-# completion with more is rejected.
+# All sentences of a convicted node's completion are read; one with more than this is rejected.
 MOST_OF_CONVICTED: Final = 128
 # Once a node's measure is full, this share of its completions keeps it fresh, with this many
 # sentences each: few completions but many sentences, because a small model's pass takes the same
@@ -51,8 +48,6 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A span for the reader: a rule's finding, or a sentence."""
-
     row: int  # index of the completion in the batch
     span: TextSpan
     finding: Finding | None = None  # the rule's finding, or None for a sentence
@@ -62,8 +57,6 @@ class _Question:
 
 @dataclass(slots=True)
 class _Results:
-    """The reader's results for one completion."""
-
     known: list[tuple[Finding, float]] = field(default_factory=list)  # rules' findings, p-values
     foreign: list[Finding] = field(default_factory=list)  # findings of foreign sentences
     unread: UnreadError | None = None  # the error if a span could not be read
@@ -200,11 +193,10 @@ class ReaderVerifier(Composed):
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Draw sentences, for the measure and as evidence, from completions that are not rejected.
+        """Draw sentences of named nodes, for the measure and as evidence.
 
-        Only completions of named nodes are used. A sentence with a finding that does not reject
-        still counts as evidence. Otherwise an author could protect a slogan by putting a careless
-        sum next to it.
+        A sentence with a finding that does not reject still counts as evidence. Otherwise an author
+        could protect a slogan by putting a careless sum next to it.
         """
         rows = drawn(
             i for i, v in enumerate(verdicts) if not v.rejected and batch[i].node is not None
@@ -232,7 +224,7 @@ class ReaderVerifier(Composed):
         results: dict[int, _Results],
         answered: Sequence[tuple[_Question, Opinion | UnreadError | None]],
     ) -> None:
-        """Record the p-values known for findings; unread spans have an opinion of None."""
+        """Record the p-values known for findings; None is the opinion on an unread span."""
         found = [(q.row, q.finding, q.span, o) for q, o in answered if q.finding is not None]
         for _, finding, span, opinion in found:
             if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
@@ -285,7 +277,6 @@ class ReaderVerifier(Composed):
                 results[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, results: _Results) -> Verdict:
-        """Combine the rules' verdict with the reader's, which is added as another member."""
         own = self._own_verdict(results)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):

@@ -18,7 +18,7 @@ from grpo_guard.logprob.reference.profile import (
     token_scores,
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
-from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, plain_stats
 from grpo_guard.logprob.stats import TokenStats
 
 # Fewer completions would not even determine the scale, and p could never fall below 0.05.
@@ -43,8 +43,7 @@ def calibrated(
         reader: Tokenises and scores text under the reference.
         honest: The honest completions: at least 1 / alpha - 1 for a rejection at alpha, and ten
             times as many for fine-grained p-values. Completions that cannot be scored are skipped.
-        name: The profile's name.
-        method: Description of the completions, stored in the profile file.
+        name, method: The profile's name and a description of the completions, stored in its file.
 
     Raises:
         ValueError: fewer than 20 completions could be scored, or more than a profile can hold.
@@ -81,14 +80,13 @@ def calibrated(
 def _scored(
     reader: Reader, completions: Sequence[Completion]
 ) -> list[tuple[Completion, Encoded, TokenStats]]:
-    """Score the completions, skipping any that cannot be scored."""
     encoded = list[tuple[Completion, Encoded]]()
     for completion in completions:
         try:
             encoded.append((completion, reader.encode(completion)))
         except EncodeError:
             continue
-    stats = reader.stats([ids for _, ids in encoded])
+    stats = plain_stats(reader.scorer, [ids for _, ids in encoded])
     return [
         (completion, ids, s)
         for (completion, ids), s in zip(encoded, stats, strict=True)

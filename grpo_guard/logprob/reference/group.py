@@ -12,14 +12,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median_low
 
 from grpo_guard.core.completion import Completion
 
-# The calibration set counts as much as this many other nodes.
-PRIOR_NODES = 2.0
-# More nodes would barely change the median, and comparing every node with every other would take
-# too long.
-MOST_NODES = 64
+PRIOR_NODES = 2.0  # the calibration set counts as much as this many other nodes
+MOST_NODES = 64  # more would take long to compare, and barely change the median
 _MAD = 1.4826  # MAD -> standard deviation, for normal values
 
 
@@ -34,21 +32,16 @@ class Usual:
 def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> float:
     """Return the score relative to the rest of its group, never higher than the score itself.
 
-    Uses a robust location and scale over the other nodes, both shrunk towards those of the
-    calibration set. Each node has one vote, no matter how many completions it sends, and with an
-    even number of votes the median is the lower of the middle two: even half of the other nodes
-    together cannot excuse anything.
-
-    Args:
-        score: The score of one completion.
-        peers: The scores of every other node's completions for the same prompt, per node.
-        usual: Median and spread of the calibration set.
+    Uses a robust location and scale over the other nodes' scores for the same prompt, both shrunk
+    towards the calibration set's. Each node has one vote, no matter how many completions it sends,
+    and with an even number of votes the median is the lower of the middle two: even half of the
+    other nodes together cannot excuse anything.
     """
-    votes = sorted(_lower_median(scores) for scores in peers if scores)
+    votes = [median_low(scores) for scores in peers if scores]
     if not votes:
         return score
-    middle = _lower_median(votes)
-    mad = _MAD * _lower_median([abs(vote - middle) for vote in votes])
+    middle = median_low(votes)
+    mad = _MAD * median_low([abs(vote - middle) for vote in votes])
     count = len(votes)
     location = (PRIOR_NODES * usual.location + count * middle) / (PRIOR_NODES + count)
     variance = (PRIOR_NODES * usual.spread**2 + count * mad**2) / (PRIOR_NODES + count)
@@ -87,7 +80,3 @@ def _prompts(batch: Sequence[Completion]) -> list[str]:
         if id(completion.prompt) not in seen:
             seen[id(completion.prompt)] = completion.prompt_text
     return [seen[id(completion.prompt)] for completion in batch]
-
-
-def _lower_median(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]

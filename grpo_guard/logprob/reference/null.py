@@ -28,6 +28,37 @@ FEWEST_IN_TAIL = 20
 _Z95 = 1.6448536269514722
 
 
+@dataclass(frozen=True, slots=True)
+class Excursion:
+    """The run of scores with the largest sum; of equal ones, the first to end, then the shorter."""
+
+    value: float  # the run's sum; 0 if no score is above zero
+    start: int
+    end: int  # one past the run's last score; equal to ``start`` if the sum is 0
+
+
+def cusum(scores: Floats) -> Excursion:
+    """Find the run with the largest sum in ``scores``, shape [n]; ordinary scores must be negative.
+
+    This is the maximum of the upper CUSUM, S_t = max(0, S_{t-1} + x_t) (Page 1954). A mean over the
+    whole sequence would dilute a short run, and a window of fixed width only fits runs of that
+    width.
+
+    Raises:
+        ValueError: the scores are not one-dimensional, or a score is not finite.
+    """
+    x = np.asarray(scores, dtype=np.float64)
+    if x.ndim != 1 or not np.isfinite(x).all():
+        raise ValueError("scores: expected one row of finite numbers")
+    sums = np.concatenate([[0.0], np.cumsum(x, dtype=np.float64)])
+    lowest = np.minimum.accumulate(sums)
+    risen = sums - lowest
+    end = int(risen.argmax())
+    # The last position where the cumulative sum was at its lowest, to get the shortest run.
+    start = int(np.flatnonzero(sums[: end + 1] == lowest[end])[-1])
+    return Excursion(float(risen[end]), start, end)
+
+
 def decay_rate(scores: Floats) -> float:
     """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n].
 
@@ -48,21 +79,13 @@ def decay_rate(scores: Floats) -> float:
 
 
 def length_free(value: float, length: int, rate: float) -> float:
-    """Convert the sum of the largest run to a scale independent of text length.
-
-    Args:
-        value: The sum of the largest run.
-        length: Number of tokens in the text, >= 1.
-        rate: The decay rate, from `decay_rate`.
-    """
+    """Convert the sum of the largest run to a scale independent of the text's length in tokens;
+    ``rate`` comes from `decay_rate`."""
     return rate * value - math.log(length)
 
 
 def conformal(score: float, honest: Sequence[float]) -> float:
-    """Return the conformal p-value of a score against n honest scores in ascending order.
-
-    The p-value is (1 + number of honest scores >= ``score``) / (n + 1).
-    """
+    """Return (1 + number of honest scores >= ``score``) / (n + 1), for n ascending scores."""
     return (1 + len(honest) - bisect_left(honest, score)) / (len(honest) + 1)
 
 
@@ -75,13 +98,11 @@ class ExponentialTail:
     mean_excess: float  # their mean distance above ``start``; upper 95 % confidence limit
 
     @classmethod
-    def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:
-        """Fit the tail to the highest tenth of the honest scores, which must be in ascending order.
-
-        Returns None if that tenth has fewer than ``fewest`` scores.
-        """
+    def fit(cls, honest: Sequence[float]) -> ExponentialTail | None:
+        """Fit the tail to the highest tenth of the honest scores, which must be in ascending order;
+        None if that tenth has too few."""
         count = int(len(honest) * TAIL_SHARE)
-        if count < fewest:
+        if count < FEWEST_IN_TAIL:
             return None
         start = honest[len(honest) - count - 1]
         total = sum(score - start for score in honest[-count:])

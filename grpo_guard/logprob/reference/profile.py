@@ -9,9 +9,9 @@ from statistics import median
 from typing import Final, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from grpo_guard.logprob.profile_json import read_model
+from grpo_guard.logprob.profile_file import Strict, read_model
 from grpo_guard.logprob.reference.group import Usual
 from grpo_guard.logprob.reference.null import ExponentialTail
 from grpo_guard.logprob.stats import Floats, TokenStats
@@ -31,21 +31,14 @@ def strangeness(stats: TokenStats, cap: float) -> Floats:
     rises cancel out and the TEXT attack is all but missed; surprisal alone and entropy alone each
     detect less than the mean (docs/reference-likelihood.md).
 
-    Args:
-        stats: Statistics of n tokens; free of NaN.
-        cap: Maximum surprisal of one token, nats, > 0. A token that the reference rules out has
-            infinite surprisal, and a single odd name or number, which may well be honest, must not
-            decide the verdict.
+    The cap, > 0, is there because a token that the reference rules out has infinite surprisal, and
+    a single odd name or number, which may well be honest, must not decide the verdict.
     """
     mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
     return mean
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Settings(_Strict):
+class Settings(Strict):
     """Settings for scoring tokens.
 
     The defaults were tuned on completions not used for any reported figure. ``allowance`` is what
@@ -57,7 +50,7 @@ class Settings(_Strict):
     allowance: float = Field(default=1.0, ge=0)
 
 
-class TokenScale(_Strict):
+class TokenScale(Strict):
     """Mean and standard deviation of the strangeness of honest tokens, nats."""
 
     mean: float
@@ -65,11 +58,11 @@ class TokenScale(_Strict):
 
     @classmethod
     def of(cls, strangeness: Floats) -> Self:
-        """Estimate the scale from the strangeness of all honest completions' tokens, shape [n]."""
+        """Estimate the scale from all honest tokens' strangeness, shape [n]."""
         return cls(mean=float(strangeness.mean()), spread=max(float(strangeness.std()), 1e-3))
 
 
-class ReferenceProfile(_Strict):
+class ReferenceProfile(Strict):
     """The null distribution under one reference: the length-free scores of honest completions in
     ascending order, plus the lengths of the shortest and longest completion in tokens."""
 
@@ -130,12 +123,7 @@ class ReferenceProfile(_Strict):
 
 
 def read_profile(source: str | Path) -> ReferenceProfile:
-    """Read a built-in profile by name, or a profile from a JSON file.
-
-    Raises:
-        ValueError: the file cannot be read, is too large, or is not a valid profile; the message
-            names it.
-    """
+    """Read a built-in profile by name, or a profile from a file; raises as `read_model` does."""
     path = _FOLDER / f"{BUILT_IN}.json" if source == BUILT_IN else Path(source)
     return read_model(path, ReferenceProfile, FORMAT)
 
@@ -148,5 +136,5 @@ def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> F
 
 
 def needed_for(alpha: float) -> int:
-    """Return how many honest completions are needed for a conformal p-value as low as ``alpha``."""
+    """Return how many honest completions a conformal p-value as low as ``alpha`` needs."""
     return math.ceil(1 / alpha - 1 - 1e-9)

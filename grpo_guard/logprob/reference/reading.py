@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import stretches
-from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded, Encoder
 from grpo_guard.logprob.encoded import malformed
-from grpo_guard.logprob.reference.cusum import Excursion, cusum
-from grpo_guard.logprob.reference.null import length_free
-from grpo_guard.logprob.reference.quoted import quoted
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
+from grpo_guard.logprob.reference.null import Excursion, cusum, length_free
+from grpo_guard.logprob.scorers.base import PLAIN, Scorer
 from grpo_guard.logprob.stats import Floats, TokenStats
-
-# The reference's own unmodified distribution: the nodes' sampler does not apply to it.
-PLAIN = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
-
 
 # With fewer tokens, there would be no context for a span to be foreign to.
 LEAST_TOKENS = 8
@@ -48,11 +44,8 @@ class Reader:
     reward sees is judged.
 
     Args:
-        tokenizer: The reference's tokenizer.
-        scorer: Scores text under the reference.
-        max_new_tokens: Maximum text length in the reference's tokens, or None for the length of its
-            context window.
-        chat_template_kwargs: Arguments for the chat template, for prompts that are messages.
+        tokenizer, scorer: The reference's tokenizer; scores text under the reference.
+        max_new_tokens, chat_template_kwargs: As for `ReferenceLikelihoodVerifier`.
     """
 
     def __init__(
@@ -97,11 +90,6 @@ class Reader:
                 )
         return encoded
 
-    def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Return each text's statistics, or an error if that text alone does not fit into
-        memory."""
-        return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
-
     def read(
         self,
         completion: Completion,
@@ -111,14 +99,10 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """Find the run with the largest sum in a completion's scores.
+        """Find the run with the largest sum in the `token_scores`, shape [n], of what was encoded.
 
-        Args:
-            completion: The completion.
-            encoded: The part of the completion that was scored.
-            stats: Statistics of its n tokens; free of NaN.
-            scores: The `token_scores`, shape [n].
-            excuse: Whether to excuse text that also occurs in the prompt.
+        ``stats`` must be free of NaN; ``excuse``: whether text that also occurs in the prompt is
+        excused.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
@@ -164,3 +148,42 @@ def _covered(
     start += len(inside) - len(inside.lstrip())
     end = start + len(inside.strip())
     return (start, end) if end > start else None
+
+
+# Number of consecutive words. Shorter runs recur in any prompt by chance, and an attacker who knows
+# the swarm's prompts could build a phrase from them.
+QUOTED_WORDS = 3
+
+_WORD = re.compile(r"\w+")
+
+
+def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Mark the tokens inside a run of words that also occurs in the prompt, which a completion may
+    repeat, however odd.
+
+    Args:
+        prompt: The prompt.
+        text: The text of the completion.
+        offsets: Characters [start, end) of each token in ``text``, in order.
+
+    Returns:
+        Boolean mask, shape [n].
+    """
+    found = np.zeros(len(offsets), dtype=np.bool_)
+    # Hashes, because storing the runs of a long prompt would take many times its size.
+    known = {run for run, _, _ in _runs(prompt)}
+    if not known or not len(offsets):
+        return found
+    starts, ends = zip(*offsets, strict=True)
+    for run, first, last in _runs(text):
+        if run in known:
+            found[bisect_right(ends, first) : bisect_left(starts, last)] = True
+    return found
+
+
+def _runs(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield each run of words as its hash and characters [start, end)."""
+    words = [(m[0].casefold(), m.start(), m.end()) for m in _WORD.finditer(text)]
+    for i in range(len(words) - QUOTED_WORDS + 1):
+        run = words[i : i + QUOTED_WORDS]
+        yield hash(tuple(word for word, _, _ in run)), run[0][1], run[-1][2]

@@ -25,7 +25,7 @@ from grpo_guard.logprob.reference.profile import (
     token_scores,
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
-from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, plain_stats
 from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.verifier import scorer_of
 
@@ -149,7 +149,8 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         index in the batch."""
         encoded, verdicts = encode_batch(self.name, self.reader.encode, batch)
         readings = dict[int, Reading]()
-        for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):
+        scored = plain_stats(self.reader.scorer, list(encoded.values()))
+        for i, stats in zip(encoded, scored, strict=True):
             if isinstance(stats, OutOfMemoryError):
                 verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(stats))
             elif not stats.finite:

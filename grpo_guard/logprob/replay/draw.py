@@ -7,8 +7,7 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.support import support_edge
-from grpo_guard.logprob.noise import Family, gumbel
-from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
+from grpo_guard.logprob.noise import FLIPS, Family, contenders, gumbel, hash_prefix, token_keys
 
 # If rows keep at most this many tokens on average, noise is computed for all of them.
 FEW = 1024
@@ -23,17 +22,14 @@ def draw(
     spec: SamplingSpec,
     family: Family = "grpo-guard",
 ) -> Tensor:
-    """Draw one token per row; ties go to the lowest id.
+    """Draw one token per row, int64, [B]; ties go to the lowest id.
 
     Args:
         scores: (Penalised) logits / temperature, fp32, shape [B, V].
         seeds: int64 with the bits of the unsigned seeds (`noise.signed`), shape [B].
         positions: Each row's `noise.noise_position`, int64, shape [B].
-        spec: The sampler, whose temperature and penalty are already in the scores.
-        family: The noise family.
-
-    Returns:
-        Token ids, int64, shape [B].
+        spec, family: The sampler, whose temperature and penalty are already in the scores; its
+            noise.
 
     Raises:
         ValueError: a row has no tokens that can be drawn.

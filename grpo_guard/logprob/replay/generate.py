@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpo_guard.core.given import Span
 from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.logprob.kernels.penalty import penalised
 from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.scorers.forward import eval_mode, left_padded
@@ -29,12 +30,10 @@ class CoinSampling:
     serves a single ``generate`` call without beams.
 
     Args:
-        spec: The declared sampler.
+        spec, family: The declared sampler and its family of noise.
         seeds: One seed per row, from `PublicCoin.seed`.
         prompt_ids: Each row's prompt without padding, needed for the penalty and vLLM's positions.
-        start: Number of completion tokens at the end of each row's input, or None if there are none
-            yet.
-        family: The family of noise.
+        start: Number of completion tokens at the end of each row's input; None for none yet.
 
     Raises:
         ValueError: the numbers of seeds and prompts differ; also the errors of
@@ -96,8 +95,7 @@ class CoinSampling:
                 self._seen[row, input_ids[row, input_ids.shape[1] - len(prompt) - started :]] = True
         else:
             self._seen.scatter_(1, input_ids[:, -1:], True)
-        penalised = torch.where(scores > 0, scores / penalty, scores * penalty)
-        return torch.where(self._seen, penalised, scores)
+        return torch.where(self._seen, penalised(scores, penalty), scores)
 
 
 def generate_under_coin(
@@ -116,11 +114,10 @@ def generate_under_coin(
         model: A transformers causal language model; in eval mode during the call.
         prompt_ids: Prompts as token ids, none of them empty.
         seeds: One seed per prompt; for a group, repeat the prompt.
-        spec: The declared sampler, with ``max_new_tokens``.
+        spec, family: The declared sampler, with ``max_new_tokens``, and its family of noise.
         eos_ids: Ids of the tokens that end a completion, at least one.
         prefixes: Tokens that each completion starts with, e.g. to continue an interrupted
             completion, or after a tool result. A prefix that ends with an EOS is not continued.
-        family: The family of noise.
 
     Returns:
         Completions as token ids, including the EOS if there is one.

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.kernels.support import min_p_first, renormalises
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
 
 # Margin of a token that misses the draw only because of exactly where the edge of the support lies:
@@ -48,11 +49,8 @@ class RowReplay:
 
 
 def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device) -> RowReplay:
-    """Return the concatenated seeds and positions of all tokens in the sequences.
-
-    Raises:
-        ValueError: a sequence has no seed.
-    """
+    """Return the concatenated seeds and positions of all tokens in the sequences; raises ValueError
+    if one has no seed."""
     seeds, positions = [], []
     for sequence in sequences:
         if sequence.seed is None:
@@ -109,13 +107,11 @@ def replay_margins(
     """Compute the margin of each row's target.
 
     Args:
-        values: The K largest scores of each row in descending order, shape [N, K].
-        tokens: The tokens' ids, -1 for missing ones, shape [N, K].
-        own, targets: Score and id of the target, shape [N].
-        log_normaliser: log sum exp of all scores, shape [N].
+        values, tokens: The K largest scores of each row in descending order, and their ids, -1 for
+            missing ones, shape [N, K].
+        own, targets, log_normaliser: The target's score and id; log sum exp of all scores, [N].
         replay, spec: Seeds and positions; the declared sampler, whose temperature and penalty are
             already in the scores.
-        vocab_size: Vocabulary size.
     """
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions
     noise = gumbel(seeds[:, None], positions[:, None], tokens.clamp_min(0), settings.family)
@@ -148,11 +144,8 @@ def _nominal_draw(
     spec: SamplingSpec,
     complete: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Draw from exactly these scores, and mark the rows whose candidates suffice for a decision.
-
-    Arguments are as for `replay_margins`; ``noise`` is the candidates' noise, [N, K], and
-    ``complete`` means that the candidates are the whole vocabulary. Returns tokens [N] and booleans
-    [N].
+    """Draw from exactly these scores, [N], and mark the rows whose candidates suffice for a
+    decision. ``noise`` is the candidates', [N, K]; if ``complete``, they are the whole vocabulary.
     """
     kept = exactly_kept(values, log_normaliser, spec) & (values > -torch.inf)
     best = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
@@ -162,7 +155,7 @@ def _nominal_draw(
         seen |= own < values[:, -1]
         if spec.top_p < 1:  # ties with the k-th count in the nucleus and may extend beyond the list
             seen &= values[:, spec.top_k - 1] != values[:, -1]
-    elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
+    elif not complete and (spec.top_k > 0 or min_p_first(spec)):
         seen &= spec.top_p >= 1  # otherwise the mass over which the engine renormalises is unknown
     return tokens.gather(-1, best)[:, 0], seen
 
@@ -175,11 +168,8 @@ def surely_kept(
     *,
     complete: bool,
 ) -> Tensor:
-    """Mark the candidates that every honest node keeps, despite drift, boolean, [N, K].
-
-    A candidate is judged as if all others close to it were above it. ``complete`` means that the
-    candidates are the whole vocabulary.
-    """
+    """Mark the candidates that every honest node keeps, boolean, [N, K]: drift is allowed for by
+    judging each as if all others close to it were above it."""
     kept = torch.ones_like(values, dtype=torch.bool)
     if not spec.truncates:
         return kept
@@ -211,8 +201,9 @@ def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> 
         return top_k & min_p
     p = (values - log_normaliser[:, None]).exp()
     eligible = {"transformers": top_k, "vllm": top_k & min_p, "sglang": everything}[spec.engine]
-    some = spec.engine != "sglang" and (spec.top_k > 0 or _min_p_first(spec))
-    mass = torch.where(eligible, p, 0.0).sum(-1, keepdim=True) if some else torch.ones_like(p)
+    mass = torch.ones_like(p)
+    if renormalises(spec):
+        mass = torch.where(eligible, p, 0.0).sum(-1, keepdim=True)
     sums = torch.nn.functional.pad(p.cumsum(-1), (1, 0))
     return top_k & min_p & (sums.gather(-1, above) < spec.top_p * mass)
 
@@ -220,14 +211,10 @@ def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> 
 def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:
     """Return the mass that top-p renormalises over, [N, 1]; at most that of any honest node."""
     eligible = torch.ones_like(values, dtype=torch.bool)
-    if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
+    if not renormalises(spec):
         return torch.ones_like(values[:, :1])
     if spec.top_k > 0:
         eligible[:, spec.top_k :] = False
-    if _min_p_first(spec):
+    if min_p_first(spec):
         eligible &= values >= values[:, :1] + math.log(spec.min_p) + nearby
     return torch.where(eligible, p, 0.0).sum(-1, keepdim=True)
-
-
-def _min_p_first(spec: SamplingSpec) -> bool:
-    return spec.engine == "vllm" and spec.min_p > 0

@@ -31,21 +31,21 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The slot claimed by a completion; ``prompt`` is a digest, empty if slots draw prompts."""
+    """The slot claimed by a completion."""
 
     round: int
     node: str
     slot: int
-    prompt: bytes
+    prompt: bytes  # a digest, empty if slots draw prompts
 
 
 @dataclass(frozen=True, slots=True)
 class EmptySlot:
-    """A slot without an accepted completion; ``prompt`` is an index into the round's prompts."""
+    """A slot without an accepted completion."""
 
     node: str
     slot: int
-    prompt: int | None = None
+    prompt: int | None = None  # index into the round's prompts
 
 
 class SlotBook(Memory):
@@ -196,7 +196,6 @@ class SlotBook(Memory):
                 self._filled[place] = None
 
     def _state(self) -> dict[str, Any]:
-        """Return the round in progress and its filled slots."""
         prompts = None if self._prompts is None else [p.hex() for p in self._prompts]
         filled = [[p.round, p.node, p.slot, p.prompt.hex()] for p in self._filled]
         return {"format": FORMAT, "round": self.round, "prompts": prompts, "filled": filled}

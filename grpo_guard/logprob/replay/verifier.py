@@ -18,8 +18,7 @@ from grpo_guard.logprob.encode import Encoded, EncodeError
 from grpo_guard.logprob.encoded import malformed
 from grpo_guard.logprob.noise import Family, require_replayable
 from grpo_guard.logprob.profile import DriftProfile
-from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
-from grpo_guard.logprob.replay.findings import describe
+from grpo_guard.logprob.replay.evidence import ReplayEvidence, describe, weigh_replay
 from grpo_guard.logprob.replay.margins import Replay, edge_width
 from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
@@ -250,7 +249,7 @@ class SeedReplayVerifier(LogProbVerifier):
         encodings would leave the author a choice."""
         if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
             return
-        if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
+        if encoded.prompt_ids != self.encoder.own_prompt_ids(completion)[0]:
             raise malformed(
                 "prompt_ids: expected the tokenizer's own for this prompt, with special tokens "
                 "and, for messages, a new turn. If they come from your own trainer and not from "

@@ -24,6 +24,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.logprob.kernels.penalty import penalised
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw
 
@@ -46,13 +47,10 @@ UNDECLARED = (
 
 
 def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams:
-    """Build the parameters for one request.
+    """Build the parameters for one request, with a seed from `PublicCoin.seed`.
 
-    Args:
-        spec: The declared sampler, whose engine is ``"vllm"``.
-        seed: A seed from `PublicCoin.seed`.
-        start: Number of completion tokens at the end of the request's prompt: for later turns,
-            everything drawn or given since the prompt itself.
+    For later turns, ``start`` is the number of completion tokens, drawn or given, at the end of the
+    request's prompt.
 
     Raises:
         ValueError: the engine is not vLLM, or ``max_new_tokens`` is not declared.
@@ -73,12 +71,12 @@ def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams
 
 @dataclass(slots=True)
 class _Request:
-    """A request under the coin; ``output`` is vLLM's own list, which grows with every token."""
+    """A request under the coin."""
 
     spec: SamplingSpec
     seed: int
     prompt: list[int]
-    output: list[int]
+    output: list[int]  # vLLM's own list, which grows with every token
     start: int = 0
     seen: Tensor | None = field(default=None)
 
@@ -187,4 +185,4 @@ def _penalise(z: Tensor, request: _Request) -> None:
         )
     if request.output:
         seen[torch.tensor(request.output, device=z.device)] = True
-    z[seen] = torch.where(z[seen] > 0, z[seen] / penalty, z[seen] * penalty)
+    z[seen] = penalised(z[seen], penalty)

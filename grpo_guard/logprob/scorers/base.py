@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.stats import TokenStats
+
+PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
+"""The model's own distribution, without any truncation."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -15,9 +18,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class Scorer(Protocol):
-    """Computes per-token statistics of completions under one policy.
-
-    Scorers can be called from several threads and must return one result per sequence, in order.
+    """Computes per-token statistics of completions under one policy, from any thread.
 
     Two members are optional. ``check(spec)`` raises ValueError if `score` cannot compute what
     ``spec`` needs; verifiers call it on construction, because an unsupported sampler would
@@ -35,20 +36,14 @@ class Scorer(Protocol):
         """Maximum sequence length in tokens, or None if unknown."""
 
     def identity(self) -> dict[str, str]:
-        """Return what the numbers depend on: architecture, engine and dtype.
-
-        A profile is valid only for the identity it was measured under.
-        """
+        """Return what the numbers, and hence a profile, depend on: architecture, engine, dtype."""
 
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """Compute the statistics of each completion's tokens.
+        """Compute the statistics of each completion's tokens, in order, under the sampler ``spec``.
 
-        Args:
-            sequences: Prompts and completions as token ids.
-            spec: The declared sampler.
-            mass_margin: How far top-p is widened for ``edge_gap``.
+        ``edge_gap`` is computed with top-p widened by ``mass_margin``.
 
         Raises:
             OutOfMemoryError: one of the sequences does not fit into memory.
@@ -73,3 +68,10 @@ def score_apart(
     middle = len(sequences) // 2
     halves = sequences[:middle], sequences[middle:]
     return [result for half in halves for result in score_apart(score, half)]
+
+
+def plain_stats(
+    scorer: Scorer, sequences: Sequence[Encoded]
+) -> list[TokenStats | OutOfMemoryError]:
+    """Return each sequence's statistics under `PLAIN`, as `score_apart` does."""
+    return score_apart(lambda some: scorer.score(some, PLAIN), sequences)

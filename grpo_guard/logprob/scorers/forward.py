@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
+from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
 logger = logging.getLogger("grpo_guard")
 
@@ -102,11 +103,7 @@ def body_of(model: Any) -> Any:
 
 
 def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Run each completion after its own copy of the prompt.
-
-    Returns:
-        The hidden states of all completions, concatenated, shape [N, H].
-    """
+    """Run each completion after its own copy of the prompt; return all hidden states, [N, H]."""
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
     states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
     return torch.cat(
@@ -115,28 +112,20 @@ def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) ->
 
 
 def forget_lengths(body: Any, device: torch.device) -> None:
-    """Reset "dynamic" rotary frequencies, which a long pass leaves altered.
-
-    A pass shorter than the original length resets the frequencies, but a longer or equal one does
-    not, so a long completion would change the numbers of any completions scored after it.
-    """
+    """Reset "dynamic" rotary frequencies, which only a pass shorter than the original length does:
+    a long completion would change the numbers of any completions scored after it."""
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
 
 def with_cache(model: Any, cache: Any) -> dict[str, Any]:
-    """Return the keyword argument that passes a cache to ``model(...)``.
-
-    As of 5.24, transformers calls it ``cache`` and warns about the old name.
-    """
+    """Return the argument that passes a cache, which transformers calls ``cache`` as of 5.24."""
     named = "cache" in inspect.signature(model.forward).parameters
     return {"cache" if named else "past_key_values": cache}
 
 
 def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
-    """Like `row_states`, but run the completions' shared prompt only once, and cache it.
-
-    A model whose cache cannot be shared can raise any exception.
-    """
+    """Like `row_states`, but run the completions' shared prompt only once, and cache it; raises any
+    exception if the model's cache cannot be shared."""
     from transformers import DynamicCache
 
     prompt = torch.tensor([sequences[0].prompt_ids], device=device)
@@ -156,11 +145,8 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
 
 
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
-    """Expand a cache of one row to ``rows`` identical rows.
-
-    `reorder_cache` can do this for every kind of layer. Plain layers are expanded as views, because
-    their next update copies them anyway.
-    """
+    """Expand a cache of one row to ``rows`` identical rows. Plain layers are expanded as views,
+    because their next update copies them anyway."""
     from transformers.cache_utils import DynamicLayer
 
     zeros = torch.zeros(rows, dtype=torch.long, device=device)
@@ -191,3 +177,72 @@ def left_padded(
         ids[i, longest - len(row) :] = torch.tensor(row)
         mask[i, longest - len(row) :] = 1
     return ids.to(device), mask.to(device)
+
+
+# Tolerated relative difference in hidden states: (mean over tokens, maximum over tokens). If an
+# architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
+TOLERANCES = (1e-4, 1e-2)
+LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
+CHECKED_ROWS = 2
+
+
+def computed_low(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether states of this dtype, computed now, would carry low-precision rounding, as fp32
+    states do under autocast."""
+    exact = dtype in (torch.float32, torch.float64)
+    return not exact or torch.is_autocast_enabled(device.type)
+
+
+def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str | None:
+    """Describe how two sets of hidden states, both [N, H], differ, if they do. The mean alone would
+    hide a few wrong tokens among hundreds, which could decide a verdict."""
+    mean_tolerance, largest_tolerance = LOW_PRECISION_TOLERANCES if low_precision else TOLERANCES
+    got, expected = got.float(), expected.float()
+    relative = (got - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-6)
+    mean, largest = float(relative.mean()), float(relative.max())
+    if not mean <= mean_tolerance:  # NaN fails
+        return f"by {mean:.2g} on average"
+    return None if largest <= largest_tolerance else f"by {largest:.2g} in one token"
+
+
+class SharedPrompts:
+    """Shares one pass over the prompt within a group, as long as the results match plain rows.
+
+    The first group is run both ways, as is any group more than twice as long as all those checked
+    before: a sliding window only shows beyond its length. After an exception or a numerical
+    difference, the architecture is scored with plain rows from then on.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._checked_length = 0
+
+    def states(self, body: Any, group: Sequence[Encoded], device: torch.device) -> Tensor:
+        """Return the hidden states that predict the tokens of a group's completions, [N, H]."""
+        if not self.enabled:
+            return row_states(body, group, device)
+        try:
+            states = shared_states(body, group, device)
+        except Exception as error:
+            if ran_out_of_memory(error):
+                raise
+            self._disable(body, f"{type(error).__name__}: {str(error)[:200]}")
+            return row_states(body, group, device)
+        length = len(group[0].prompt_ids) + max(len(s.completion_ids) for s in group)
+        if length > 2 * self._checked_length:
+            expected = row_states(body, group[:CHECKED_ROWS], device)
+            low = computed_low(states.dtype, device)
+            difference = disagreement(states[: len(expected)], expected, low_precision=low)
+            if difference:
+                self._disable(body, f"hidden states differ from plain rows {difference}")
+                return row_states(body, group, device)
+            self._checked_length = length
+        return states
+
+    def _disable(self, body: Any, reason: str) -> None:
+        self.enabled = False
+        logger.warning(
+            "%s: each completion's prompt is run separately, because sharing it failed: %s",
+            type(body).__name__,
+            reason,
+        )

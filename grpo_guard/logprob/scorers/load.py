@@ -49,13 +49,11 @@ def load_policy(
     Weights are loaded from safetensors only (pickles execute code); ``trust_remote_code`` is off.
 
     Args:
-        path_or_id: A local folder or a model id.
+        path_or_id, local_files_only: A local folder or a model id; whether never to ask the hub.
         dtype: Name of a torch dtype, or ``"auto"`` for the dtype of the saved weights. Default:
             fp32 on a CPU, bf16 on a GPU.
         device: A torch device; defaults to the GPU if there is one.
-        revision: Revision of a model id. Use a commit hash, or the model's owner can change the
-            weights.
-        local_files_only: Never contact the hub.
+        revision: Use a commit hash, or the model's owner can change the weights.
 
     Raises:
         ValueError: the dtype or device is unknown, or no model or tokenizer is found. A failed

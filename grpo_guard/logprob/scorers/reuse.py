@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.replay.margins import Replay
-from grpo_guard.logprob.scorers.forward import body_of
+from grpo_guard.logprob.scorers.forward import body_of, computed_low, disagreement
 from grpo_guard.logprob.scorers.memory import MemoryPlan, ran_out_of_memory
-from grpo_guard.logprob.scorers.shared_prompt import computed_low, disagreement
 from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
 
@@ -32,8 +31,6 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class _Batch:
-    """The hidden states of one capture."""
-
     states: dict[Key, Tensor]  # states that predict the tokens, keyed by prompt and completion
     version: int  # version of the weights
     low_precision: bool  # whether the states carry low-precision rounding, whatever their dtype
@@ -49,11 +46,6 @@ class ForwardReuse:
     heavily padded row of every captured batch is compared with a forward pass by this scorer:
     trainers pad and mask in their own ways, and padding that shifts positions only shows in a
     padded batch. If the states differ, nothing is reused from then on.
-
-    Args:
-        model: The policy that the trainer is training.
-        memory_budget: Maximum memory for scoring on top of the weights, in bytes; see
-            `TransformersScorer`.
     """
 
     replays = True
@@ -63,8 +55,7 @@ class ForwardReuse:
 
     @classmethod
     def over(cls, scorer: TransformersScorer) -> Self:
-        """Build a scorer whose own forward passes run through ``scorer``, with the latter's
-        options."""
+        """Build a scorer whose own forward passes run through ``scorer``."""
         reuse = cls.__new__(cls)
         reuse._score_by(scorer)
         return reuse
@@ -82,14 +73,8 @@ class ForwardReuse:
     def capture(
         self, input_ids: Tensor, attention_mask: Tensor, completion_length: int
     ) -> Iterator[None]:
-        """Keep the hidden states from the forward passes inside, which together cover
-        ``input_ids``.
-
-        Args:
-            input_ids: Left-padded prompts followed by right-padded completions, shape [B, P + C].
-            attention_mask: 0 on padding, shape [B, P + C].
-            completion_length: The padded length C of the completions.
-        """
+        """Keep the hidden states from the forward passes inside, which together cover the ids:
+        left-padded prompts, then right-padded completions of length C, [B, P + C]."""
         self.forget()
         # If frequencies depend on the batch length, an honest completion's states depend on the
         # longest completion in its batch, so nothing is captured.
@@ -163,8 +148,8 @@ class ForwardReuse:
     def _agrees(self, batch: _Batch) -> bool:
         """Compare the most heavily padded row: the shortest prompt, with its longest completion.
 
-        This happens on use rather than on capture, so that changes to the model in between are
-        noticed too (adapters turned off for a reference pass, untracked weight changes).
+        On use rather than on capture, to notice changes to the model in between too (adapters
+        turned off for a reference pass, untracked weight changes).
         """
         key = min(batch.states, key=lambda key: (len(key[0]), -len(key[1])))
         try:

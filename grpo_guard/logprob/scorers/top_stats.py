@@ -37,8 +37,6 @@ Position = Mapping[int, tuple[float, int]]
 # Tolerance for the sum of a list's probabilities, which come from fp32 log-probs. Underestimating
 # the unlisted mass would make honest tokens look less likely than they are.
 SLACK = 1e-5
-
-
 # Stands in for the raw logits, whose level the engine does not report. Under profiles with
 # ``ulps``, margins grow with the logit; a value below 32 does not widen those of the built-in
 # profiles.
@@ -70,13 +68,7 @@ class TopList:
         length: int,
         vocab_size: int,
     ) -> TopList:
-        """Parse the engine's answer.
-
-        Args:
-            positions: The listed tokens of each position.
-            tokens: The actual token at each position.
-            length: The number L of tokens in each list.
-            vocab_size: Vocabulary size.
+        """Parse the engine's answer: each position's L = ``length`` listed tokens, and its token.
 
         Raises:
             TopListError: a list lacks the actual token at its position or is not of length L, or
@@ -188,8 +180,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
 
 
 def _log_flat_mass(members: Floats) -> Floats:
-    """Return log sum p^b over the members of K, [n, L] -> [n, 3]; -inf marks non-members, even for
-    b = 0."""
+    """Return log sum p^b over the members of K, [n, L] -> [n, 3]; -inf marks non-members."""
     inside = members > -np.inf
     finite = np.where(inside, members, 0.0)
     sums = [np.exp(b * finite).sum(-1, where=inside) for b in FLATTENINGS]
@@ -219,8 +210,7 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
 
 
 def _most_tied(table: TopList, total: _Totals) -> Floats:
-    """Return the maximum possible total weight of unlisted tokens that tie with the last listed
-    one, shape [n]."""
+    """Return the most that unlisted tokens tied with the last listed one can weigh, shape [n]."""
     unlisted = table.vocab_size - table.top.shape[-1]
     _, mass = _unlisted_mass(table.top, unlisted)
     each = np.exp(table.top[:, -1])

@@ -21,20 +21,22 @@ from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.forward import (
     Crowding,
+    SharedPrompts,
     body_of,
     cpu_threads,
     eval_mode,
     forget_lengths,
     row_states,
 )
-from grpo_guard.logprob.scorers.jobs import Job, plan_jobs, unscaled_length
 from grpo_guard.logprob.scorers.memory import (
     FEWEST_HEAD_ROWS,
+    Job,
     MemoryPlan,
+    plan_jobs,
     ran_out_of_memory,
     release_cached_memory,
+    unscaled_length,
 )
-from grpo_guard.logprob.scorers.shared_prompt import SharedPrompts
 from grpo_guard.logprob.stats import TokenStats
 
 # Maximum relative difference between the tiled head and the model's own logits.
@@ -103,8 +105,7 @@ class TransformersScorer:
 
     @property
     def unscaled_length(self) -> int | None:
-        """Maximum length at which a sequence's numbers cannot depend on its batch; None if
-        unlimited."""
+        """Maximum length at which a sequence's numbers cannot depend on its batch, if limited."""
         return unscaled_length(self.model.config.get_text_config())
 
     def identity(self) -> dict[str, str]:
@@ -151,11 +152,8 @@ class TransformersScorer:
         return [results[i] for i in range(len(sequences))]
 
     def plain_states(self, sequence: Encoded) -> Tensor:
-        """Return the hidden states that predict one completion's tokens, [n, H], for comparison.
-
-        Raises:
-            HeadError, ValueError: as for `score`.
-        """
+        """Return the hidden states that predict one completion's tokens, [n, H]; raises as `score`
+        does for a model that cannot be scored."""
         with eval_mode(self.model):
             self._check_model()
             body = body_of(self.model)
@@ -294,9 +292,8 @@ def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
 
 
 def _refuse_prompt_learning(model: Any) -> None:
-    """Refuse prompt learning. Its virtual tokens are added by the PEFT model's own forward, which
-    scoring never calls: the numbers would be the base model's, making honest completions look
-    forged."""
+    """Refuse prompt learning. Scoring never calls the PEFT model's own forward, which adds virtual
+    tokens, so the numbers would be the base model's, and honest work would look forged."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(

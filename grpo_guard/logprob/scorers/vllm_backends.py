@@ -18,24 +18,19 @@ MINUS_INFINITY = -9999.0
 
 
 class EngineUnavailableError(RuntimeError):
-    """Raised when the engine gives no usable answer, through no fault of any completion's author.
-
-    Args:
-        cause: Reason for the abstention: TIMEOUT, RATE_LIMITED or PROVIDER.
-        engine_wide: Whether every sequence would fail in the same way. If a single sequence might
-            be to blame, the batch is halved to find it, because otherwise one crafted completion
-            could make the verifier abstain on all of them.
-    """
+    """The engine gave no usable answer, through no fault of any completion's author."""
 
     def __init__(self, cause: Cause, message: str, *, engine_wide: bool = False) -> None:
-        self.cause = cause
+        self.cause = cause  # TIMEOUT, RATE_LIMITED or PROVIDER
+        # Whether every sequence would fail. Otherwise the batch is halved to find the one at fault:
+        # one crafted completion must not make the verifier abstain on all of them.
         self.engine_wide = engine_wide
         super().__init__(message)
 
 
 Lists = list[Position]
+# Headers a server could use to make the client sleep while holding one of its slots.
 _PACE = ("retry-after", "retry-after-ms", "x-should-retry")
-"""Headers a server could use to make the client sleep while holding one of its slots."""
 
 
 @dataclass(frozen=True, slots=True)
