@@ -93,8 +93,8 @@ def _kernels() -> list[str]:
     import torch
 
     from grpo_guard.core.sampling import SamplingSpec
-    from grpo_guard.logprob.kernels.head import Head
     from grpo_guard.logprob.kernels.head_stats import head_stats
+    from grpo_guard.logprob.kernels.scores import Head
 
     generator = torch.Generator().manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"

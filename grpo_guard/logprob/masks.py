@@ -19,9 +19,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask
 from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.encoded import Encoded
-from grpo_guard.logprob.kernels.head import head_of
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.scores import scores_of
+from grpo_guard.logprob.kernels.scores import RepetitionPenalty, head_of, scores_of
 from grpo_guard.logprob.kernels.support import full_rows, min_p_first, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from grpo_guard.evals.studies.bench.head import HeadCase, full_logits, naive_sort, product_only
-from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.scores import Head, HeadScores
 from grpo_guard.logprob.kernels.tiled import row_stats
 
 

@@ -10,7 +10,7 @@ import torch
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
-from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 from tests.helpers.reference_stats import reference_stats
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.noise import gumbel
 from grpo_guard.logprob.replay.candidates import MOST_CANDIDATES, candidates_for
 from grpo_guard.logprob.replay.margins import (

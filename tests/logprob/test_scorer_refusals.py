@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from grpo_guard import SamplingSpec
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import HeadError
+from grpo_guard.logprob.kernels.scores import HeadError
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 from grpo_guard.logprob.scorers.transformers import TransformersScorer

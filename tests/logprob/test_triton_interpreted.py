@@ -16,8 +16,8 @@ import torch
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
-from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
+from grpo_guard.logprob.kernels.scores import ForeignHead, Head
 from tests.helpers.subprocesses import environment
 from tests.logprob.triton_cases import CASES
 
@@ -49,14 +49,17 @@ def test_kernel_matches_float64_in_the_interpreter(name, results):
         pytest.fail(failure, pytrace=False)
 
 
-def test_unavailable_implementation_is_refused_with_a_reason():
-    hidden, targets = torch.randn(3, 8), torch.tensor([1, 2, 3])
-    head, spec = Head(torch.randn(20, 8)), SamplingSpec("transformers", 1.0, 5, 1.0)
-    with pytest.raises(ValueError, match="one of auto, tiled, triton, got 'cuda'"):
-        head_stats(hidden, head, targets, spec, implementation="cuda")
+def test_kernels_get_only_plain_heads(monkeypatch):
+    def wrong(*arguments, **options):
+        raise AssertionError("a head that no kernel can read")
+
+    monkeypatch.setattr(head_stats_module, "triton_row_stats", wrong)
+    monkeypatch.setattr(head_stats_module, "supported", lambda device: True)
+    monkeypatch.setattr(head_stats_module, "_triton_failed", False)
+    spec = SamplingSpec("transformers", 1.0, 5, 1.0)
     foreign = ForeignHead(torch.nn.Linear(8, 20), 20)
-    with pytest.raises(ValueError, match=r"plain linear head .*, got ForeignHead"):
-        head_stats(hidden, foreign, targets, spec, implementation="triton")
+    head_stats(torch.randn(3, 8), foreign, torch.tensor([1, 2, 3]), spec)
+    assert not head_stats_module._triton_failed
 
 
 def test_without_triton_the_error_names_the_package(monkeypatch):
@@ -79,7 +82,8 @@ def test_failing_kernels_fall_back_to_tiles_with_one_warning(monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"C compiler.*with tiles") as warned:
         stats, _, _ = head_stats(*arguments, spec, rows_at_once=4)
     assert len(warned) == 1
-    expected, _, _ = head_stats(*arguments, spec, implementation="tiled")
+    monkeypatch.setattr(head_stats_module, "supported", lambda device: False)
+    expected, _, _ = head_stats(*arguments, spec)
     torch.testing.assert_close(stats.logprob, expected.logprob)
 
 

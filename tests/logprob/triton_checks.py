@@ -5,7 +5,7 @@ import torch
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import triton_stats
-from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.kernels.statistics import RowStats
 from tests.helpers.reference_stats import CLOSE, EXACT, reference_stats
 

@@ -88,7 +88,7 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
         variants["transformers, full logits"] = lambda: full_logits(loaded.model, sequences)
     variants["generating them, transformers"] = lambda: generate(loaded, spec)
     # The state after a run's first rounds: head sums compiled, shared prompts checked.
-    compiled_from_now_on(shared.vocab_size, shared.device)
+    compiled_from_now_on(shared.vocab_size)
     for scorer in (shared, rows) if spec is SPEC else (shared,):
         scorer.score(sequences, SPEC)
     # A round takes a minute on a CPU; the effect of a warm-up is small in comparison.

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from grpo_guard.evals.studies.bench.measure import Timing, interleaved
-from grpo_guard.logprob.kernels.epilogue import WORTH_COMPILING, epilogue, has_compiler
-from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.product import onednn_is_faster, product
-from grpo_guard.logprob.kernels.scores import HeadScores
-from grpo_guard.logprob.kernels.tiled import ONEDNN_TILE, TILE, row_stats
+from grpo_guard.logprob.kernels.scores import Head, HeadScores
+from grpo_guard.logprob.kernels.statistics import tile_sums
+from grpo_guard.logprob.kernels.tiled import (
+    ONEDNN_TILE,
+    TILE,
+    WORTH_COMPILING,
+    compiled_where_worth_it,
+    has_compiler,
+    row_stats,
+)
 from grpo_guard.logprob.scorers.memory import MOST_HEAD_ROWS
 
 TEMPERATURE = 0.7
@@ -48,9 +54,9 @@ class HeadCase:
         return hidden.to(self.dtype), weight.to(self.dtype), targets
 
 
-def compiled_from_now_on(vocab_size: int, device: torch.device) -> None:
+def compiled_from_now_on(vocab_size: int) -> None:
     """Simulate a run after its first rounds: from now on the sums are compiled, if possible."""
-    epilogue("auto", WORTH_COMPILING + 1, vocab_size, device)
+    compiled_where_worth_it(tile_sums, 2, WORTH_COMPILING + 1, vocab_size)
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:

@@ -12,8 +12,8 @@ from grpo_guard.evals.detect.sample import generation_config
 from grpo_guard.evals.studies.bench.end_to_end import Loaded, generate
 from grpo_guard.evals.studies.bench.head import HeadCase, compiled_from_now_on
 from grpo_guard.evals.studies.bench.measure import Clock, Timing, interleaved
-from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.generate import generate_under_coin, only_these_settings
 from grpo_guard.logprob.replay.margins import Replay, RowReplay
@@ -46,12 +46,10 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
     )
 
     def run(replay: RowReplay | None) -> Callable[[], object]:
-        return lambda: head_stats(
-            hidden, head, targets, spec, replay=replay, implementation="tiled"
-        )
+        return lambda: head_stats(hidden, head, targets, spec, replay=replay)
 
     clock: Clock = "cuda" if device == "cuda" else "cpu"
-    compiled_from_now_on(case.vocab, hidden.device)
+    compiled_from_now_on(case.vocab)
     with torch.no_grad():
         return interleaved(
             {"statistics alone": run(None), "grpo-guard, with the coin's replay": run(replay)},
@@ -66,7 +64,7 @@ def scoring_pass(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Cloc
     drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
     sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]
     scorer = TransformersScorer(loaded.model)
-    compiled_from_now_on(scorer.vocab_size, scorer.device)
+    compiled_from_now_on(scorer.vocab_size)
     return interleaved(
         {
             "scoring": lambda: scorer.score(sequences, spec),

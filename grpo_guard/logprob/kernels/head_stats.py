@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.logprob.kernels.epilogue import compiled_where_worth_it
-from grpo_guard.logprob.kernels.head import ForeignHead, Head
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.scores import HeadScores, Scores, scores_of
+from grpo_guard.logprob.kernels.scores import (
+    ForeignHead,
+    Head,
+    HeadScores,
+    RepetitionPenalty,
+    Scores,
+    scores_of,
+)
 from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, full_rows
-from grpo_guard.logprob.kernels.tiled import row_stats
+from grpo_guard.logprob.kernels.tiled import compiled_where_worth_it, row_stats
 from grpo_guard.logprob.kernels.triton_stats import (
     FLOATS,
     WORKSPACE_BYTES,
@@ -26,8 +30,6 @@ from grpo_guard.logprob.kernels.triton_stats import (
 from grpo_guard.logprob.noise import contender_counts
 from grpo_guard.logprob.replay.candidates import Candidates, Contenders, candidates_for
 from grpo_guard.logprob.replay.margins import Margins, RowReplay, replay_margins
-
-Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 
 # GPU kernel workspace, in bytes: 16,384 products per row, which for 512 rows fit in the cache of a
 # large GPU. It scales with the number of rows, so halving the rows after an out-of-memory error
@@ -55,7 +57,6 @@ def head_stats(
     mass_margin: float = 0.0,
     rows_at_once: int = 512,
     replay: RowReplay | None = None,
-    implementation: Implementation = "auto",
 ) -> HeadStats:
     """Compute each row's statistics and how far its target is from the edge of the support.
 
@@ -66,13 +67,11 @@ def head_stats(
         mass_margin: How far top-p is widened for the gap; see `edge_gaps`.
         rows_at_once: Number of rows that share a tile of scores; bounds memory.
         replay: Seeds and positions under a public coin; requires tiles, which can be observed.
-        implementation: "auto" uses Triton kernels for a plain head without penalty on an NVIDIA
-            GPU, and tiles otherwise, or (with a warning) if the kernels fail.
-
-    Raises:
-        ImportError, ValueError: ``"triton"`` was requested but does not support these arguments.
     """
-    statistics = _chosen(implementation, hidden, head, penalty, replay)
+    # The Triton kernels support a plain head without penalty on an NVIDIA GPU.
+    plain = isinstance(head, Head) and penalty is None and replay is None
+    by_triton = plain and len(hidden) > 0 and hidden.dtype in FLOATS and supported(hidden.device)
+    statistics: Callable[..., RowStats] = _by_triton_or_tiles if by_triton else row_stats
     if isinstance(head, ForeignHead):
         rows_at_once = min(rows_at_once, full_rows(head.vocab_size))
     blocks = []
@@ -95,34 +94,6 @@ def head_stats(
     )
 
 
-def _chosen(
-    implementation: Implementation,
-    hidden: Tensor,
-    head: Head | ForeignHead,
-    penalty: RepetitionPenalty | None,
-    replay: RowReplay | None,
-) -> Callable[..., RowStats]:
-    """Choose the function that computes the statistics; raises the errors of `head_stats`."""
-    if implementation not in get_args(Implementation):
-        raise ValueError(
-            f"implementation: expected one of {', '.join(get_args(Implementation))}, "
-            f"got {implementation!r}"
-        )
-    plain = isinstance(head, Head) and penalty is None and replay is None
-    if implementation == "triton" and not plain:
-        raise ValueError(
-            "implementation='triton': expected a plain linear head and no repetition penalty "
-            f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
-            f"{'a' if replay else 'no'} replay"
-        )
-    suits = plain and not _triton_failed and len(hidden) > 0 and hidden.dtype in FLOATS
-    if implementation == "triton":
-        return _by_triton
-    if implementation == "auto" and suits and supported(hidden.device):
-        return _by_triton_or_tiles
-    return row_stats
-
-
 def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
     return (torch.cat(column) for column in zip(*parts, strict=True))
 
@@ -133,7 +104,7 @@ def replayed(
     """Compute the statistics and the margins under a public coin in a single pass."""
     if not spec.truncates:
         own, size = scores.of(targets), scores.vocab_size
-        counts = compiled_where_worth_it(contender_counts, 3, size, targets.device)
+        counts = compiled_where_worth_it(contender_counts, 3, 0, size)
         best = Contenders(own, targets, replay, size, counts)
         stats = row_stats(scores, targets, top_k=spec.top_k, observer=best)
         return stats, best.margins(own, spec.temperature)
@@ -153,23 +124,19 @@ def replayed(
     return stats, margins
 
 
-def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
-    return triton_row_stats(
-        scores.hidden,
-        scores.head,
-        targets,
-        temperature=scores.temperature,
-        workspace_bytes=min(WORKSPACE_BYTES, len(targets) * WORKSPACE_PER_ROW),
-        **options,
-    )
-
-
-def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
+def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, *, top_k: int) -> RowStats:
     """Use the GPU kernels; if they cannot be built or launched, switch to tiles permanently."""
     global _triton_failed
     if not _triton_failed:
         try:
-            return _by_triton(scores, targets, **options)
+            return triton_row_stats(
+                scores.hidden,
+                scores.head,
+                targets,
+                temperature=scores.temperature,
+                top_k=top_k,
+                workspace_bytes=min(WORKSPACE_BYTES, len(targets) * WORKSPACE_PER_ROW),
+            )
         except (ValueError, torch.cuda.OutOfMemoryError):
             raise  # caused by the arguments or the batch, not by the kernels
         except Exception as error:
@@ -180,4 +147,4 @@ def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> 
                 RuntimeWarning,
                 stacklevel=2,
             )
-    return row_stats(scores, targets, **options)
+    return row_stats(scores, targets, top_k=top_k)

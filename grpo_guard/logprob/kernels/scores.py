@@ -2,14 +2,136 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from grpo_guard.logprob.kernels.head import ForeignHead, Head
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.product import product
+
+
+class HeadError(ValueError):
+    """Raised when statistics cannot be computed from the model's output head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A linear head: logits = scale * (hidden @ weight.T + bias), then soft-capped."""
+
+    weight: Tensor  # [V, H], any float dtype and layout; may be tied to the embedding
+    bias: Tensor | None = None  # [V]
+    scale: float = 1.0  # Cohere's ``logit_scale``, 1 / Granite's ``logits_scaling``
+    softcap: float | None = None  # Gemma's ``final_logit_softcapping``: c * tanh(logits / c)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHead:
+    """A head that is not a plain linear layer, such as one with LoRA or quantised weights.
+
+    The module's own forward runs on a few rows at a time, so that the [rows, V] logits stay small.
+    This is slower than tiles but just as exact as the module. Scale and soft-cap are as in `Head`.
+    """
+
+    module: nn.Module  # maps [N, H] to [N, V]
+    vocab_size: int
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return raw logits in the module's own dtype: [N, H] -> [N, V]."""
+        z: Tensor = self.module(hidden) * self.scale
+        return z if self.softcap is None else torch.tanh(z / self.softcap) * self.softcap
+
+
+def head_of(model: nn.Module) -> Head | ForeignHead:
+    """Return the output head of a transformers model; raises HeadError if it has none."""
+    layer = model.get_output_embeddings()  # type: ignore[operator]
+    if not isinstance(layer, nn.Module):
+        raise HeadError(
+            f"{type(model).__name__}: expected a causal language model with an output head, "
+            f"get_output_embeddings() gave {type(layer).__name__}"
+        )
+    config: Any = model.config
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    scale *= float(getattr(config, "lm_head_multiplier", None) or 1.0)
+    scale /= float(getattr(config, "logits_scaling", None) or 1.0)
+    softcap = getattr(config, "final_logit_softcapping", None)
+    softcap = float(softcap) if softcap else None
+    if type(layer) is nn.Linear and layer.weight.is_floating_point():
+        return Head(layer.weight.detach(), layer.bias, scale, softcap)
+    return ForeignHead(layer, int(config.vocab_size), scale, softcap)
+
+
+NEVER = torch.iinfo(torch.int32).max
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionPenalty:
+    """Divides positive logits of seen tokens by the penalty and multiplies negative ones by it.
+
+    Matches transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, both of which count
+    prompt and completion. The penalty is per prefix: row t sees the prompt and tokens [0, t).
+    """
+
+    penalty: float  # > 0
+    first_seen: Tensor
+    """Position of a token's first occurrence in the completion, -1 for tokens in the prompt, and
+    `NEVER` for all others; int32, shape [C, V]."""
+    sequence: Tensor  # index, out of C, of the completion a row belongs to, [N]
+    position: Tensor  # index in that completion of the token predicted by the row, [N]
+
+    @classmethod
+    def of(
+        cls,
+        penalty: float,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        vocab_size: int,
+        device: torch.device,
+    ) -> RepetitionPenalty | None:
+        """Build the penalty for the concatenated rows of (prompt_ids, completion_ids) pairs; None
+        if ``penalty`` is 1."""
+        if penalty == 1.0:
+            return None
+        first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
+        for i, (prompt_ids, completion_ids) in enumerate(sequences):
+            positions = {token: t for t, token in reversed(list(enumerate(completion_ids)))}
+            positions |= dict.fromkeys(prompt_ids, -1)
+            tokens = torch.tensor(list(positions), dtype=torch.long)
+            first_seen[i, tokens] = torch.tensor(list(positions.values()), dtype=torch.int32)
+        lengths = [len(completion_ids) for _, completion_ids in sequences]
+        return cls(
+            penalty,
+            first_seen.to(device),
+            torch.repeat_interleave(torch.arange(len(sequences)), torch.tensor(lengths)).to(device),
+            torch.cat([torch.arange(n) for n in lengths]).to(device),
+        )
+
+    def rows(self, index: Tensor | slice) -> RepetitionPenalty:
+        """Return the same penalty for a selection of the rows."""
+        return RepetitionPenalty(
+            self.penalty, self.first_seen, self.sequence[index], self.position[index]
+        )
+
+    def apply(self, z: Tensor, start: int, stop: int) -> Tensor:
+        """Penalise the raw logits of tokens [start, stop), shape [N, stop - start]."""
+        seen = self.first_seen[:, start:stop][self.sequence] < self.position[:, None]
+        return torch.where(seen, penalised(z, self.penalty), z)
+
+    def apply_to_targets(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Penalise the raw logit of one token per row, shape [N]."""
+        seen = self.first_seen[self.sequence, targets] < self.position
+        return torch.where(seen, penalised(z, self.penalty), z)
+
+
+def penalised(z: Tensor, penalty: float) -> Tensor:
+    """Return raw logits as they are for a token that was seen."""
+    return torch.where(z > 0, z / penalty, z * penalty)
 
 
 class HeadScores:

@@ -1,6 +1,6 @@
 """All per-token statistics in one place: how they are summed over a tile, merged and finalised.
 
-* `tile_sums` computes the sums over part of the vocabulary. `epilogue.py` compiles the same
+* `tile_sums` computes the sums over part of the vocabulary. `tiled.py` compiles the same
   function with torch, and `triton_kernels.py` reimplements it for GPUs.
 * `merged` combines the parts. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
   each part is stored relative to its own largest score.

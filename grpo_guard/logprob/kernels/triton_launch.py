@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from grpo_guard.logprob.kernels import triton_kernels as kernels
-from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merged
 from grpo_guard.logprob.stats import leader_block, leader_count
 

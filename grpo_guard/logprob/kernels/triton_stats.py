@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.kernels.statistics import RowStats, finish
 from grpo_guard.logprob.stats import LARGEST_TOP_K
 

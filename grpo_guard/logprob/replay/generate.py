@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpo_guard.core.given import Span
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.logprob.kernels.penalty import penalised
+from grpo_guard.logprob.kernels.scores import penalised
 from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.scorers.forward import eval_mode, left_padded

@@ -24,7 +24,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.logprob.kernels.penalty import penalised
+from grpo_guard.logprob.kernels.scores import penalised
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import HeadError
+from grpo_guard.logprob.kernels.scores import HeadError
 from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
 logger = logging.getLogger("grpo_guard")

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
-from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.product import faster_linear
-from grpo_guard.logprob.kernels.scores import scores_of
+from grpo_guard.logprob.kernels.scores import HeadError, RepetitionPenalty, head_of, scores_of
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
