@@ -129,8 +129,6 @@ def cache_key(*parts: object) -> str:
 def _for_its_owner_alone(path: str, folders: set[str]) -> None:
     """Create the file if it is missing; raise PermissionError if someone else could have written to
     it, or to SQLite's files next to it."""
-    if os.name != "posix":
-        return
     # If others can write to the folder, they can add a log at any time, even after this check.
     for folder in folders:
         _require_own(folder, {os.geteuid(), 0})

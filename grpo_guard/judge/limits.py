@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from grpo_guard.judge.backends.base import Reply, Request
@@ -97,20 +96,13 @@ class Spending:
 class CircuitBreaker:
     """Refuses questions after repeated failures, apart from single probes, until a probe succeeds.
 
-    Used from one event loop only, so it needs no lock. The breaker opens after ``failures``
-    failures in a row (>= 1), then allows one probe every ``cooldown`` seconds. Tests replace the
-    clock.
+    Used from one event loop only, so it needs no lock. The breaker opens after `FAILURES` failures
+    in a row, then allows one probe every `COOLDOWN` seconds.
     """
 
-    def __init__(
-        self,
-        failures: int = 8,
-        cooldown: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._needed = failures
-        self._cooldown = cooldown
-        self._clock = clock
+    FAILURES, COOLDOWN = 8, 30.0
+
+    def __init__(self) -> None:
         self._in_a_row = 0
         self._open_until: float | None = None
 
@@ -118,15 +110,15 @@ class CircuitBreaker:
         """Whether a question may be asked now; an open breaker allows one probe per cooldown."""
         if self._open_until is None:
             return True
-        if self._clock() < self._open_until:
+        if time.monotonic() < self._open_until:
             return False
-        self._open_until = self._clock() + self._cooldown  # this caller is the probe
+        self._open_until = time.monotonic() + self.COOLDOWN  # this caller is the probe
         return True
 
     @property
     def next_opens(self) -> bool:
         """Whether one more failure would open the breaker or keep it open."""
-        return self._in_a_row + 1 >= self._needed
+        return self._in_a_row + 1 >= self.FAILURES
 
     def succeeded(self) -> None:
         """Record that the model answered, whatever the answer."""
@@ -135,5 +127,5 @@ class CircuitBreaker:
     def failed(self) -> None:
         """Record that the provider failed to answer."""
         self._in_a_row += 1
-        if self._in_a_row >= self._needed:
-            self._open_until = self._clock() + self._cooldown
+        if self._in_a_row >= self.FAILURES:
+            self._open_until = time.monotonic() + self.COOLDOWN

@@ -37,11 +37,8 @@ class LoopThread:
         return self._thread is None or self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it.
-
-        Raises:
-            RuntimeError: called on the loop's own thread, which would then wait for itself.
-        """
+        """Run a coroutine on the loop and wait for it; raises RuntimeError if called on the loop's
+        own thread, which would then wait for itself."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a judge was called from inside a judge's own event loop")

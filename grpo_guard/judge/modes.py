@@ -112,11 +112,8 @@ class LogitMode(VerdictMode):
 
 
 def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
-    """Check log-probabilities for values that only a faulty server, not a completion, can cause.
-
-    Raises:
-        JudgeSetupError: a value is above 0 or NaN, or the probabilities sum to more than 1.
-    """
+    """Raise JudgeSetupError for values that only a faulty server, not a completion, can cause: NaN,
+    above 0, or probabilities that sum to more than 1."""
     logprobs = [logprob for _, logprob in candidates]
     # NaN fails every comparison. Rounding can push a token that is certain slightly above 0.
     possible = all(logprob <= 1e-6 for logprob in logprobs)
@@ -245,11 +242,8 @@ class CotMode(VerdictMode):
 
 
 def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictMode:
-    """Return the named mode with default settings; a mode object is returned unchanged.
-
-    Raises:
-        ValueError: the name is unknown, or a threshold is given for a mode other than ``"logit"``.
-    """
+    """Return the named mode with default settings; a mode object is returned unchanged. Raises
+    ValueError for an unknown name, or a threshold with a mode other than ``"logit"``."""
     if threshold is not None:
         if mode != "logit":
             raise ValueError(

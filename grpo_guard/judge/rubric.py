@@ -41,11 +41,8 @@ class RubricError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The text of a judge's messages, with placeholders for the case.
-
-    Raises:
-        RubricError: a placeholder is missing, or is where it must not be.
-    """
+    """The text of a judge's messages, with placeholders for the case; raises RubricError if one is
+    missing, or is where it must not be."""
 
     name: str  # for reports, like ``version``
     version: str
@@ -75,11 +72,8 @@ class Rubric:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Rubric:
-        """Load a bundled rubric by name, or any rubric file by path.
-
-        Raises:
-            RubricError: the rubric does not exist or is malformed.
-        """
+        """Load a bundled rubric by name, or any rubric file by path; raises RubricError if it does
+        not exist or is malformed."""
         path = Path(name_or_path)
         if not path.suffix and path.name == str(name_or_path):
             path = BUNDLED / f"{name_or_path}.txt"

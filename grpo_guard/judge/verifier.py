@@ -163,11 +163,7 @@ class JudgeVerifier(CompletionVerifier):
         return [None if ruling is None else ruling.p_yes for ruling in rulings]
 
     def check(self) -> None:
-        """Check that the model can be queried at all.
-
-        Raises:
-            JudgeSetupError: the model cannot be queried; the message states the remedy.
-        """
+        """Check that the model can be queried at all, as `Backend.check` does."""
         background_loop().run(self.backend.check())
 
     async def _judge(self, batch: Sequence[Completion]) -> list[Verdict]:

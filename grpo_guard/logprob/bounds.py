@@ -98,11 +98,7 @@ class LogProbBoundVerifier(LogProbVerifier):
         return self.nodes.e_processes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict`.
-
-        Raises:
-            ValueError: ``state`` is not in that format.
-        """
+        """Restore a state returned by `state_dict`; raises ValueError for anything else."""
         self.nodes.e_processes.load_state_dict(state)
 
     def judge_together(

@@ -52,12 +52,8 @@ class HonestTokens:
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
-    """Derive a profile's numbers, along with their sources.
-
-    Raises:
-        ValueError: half or more of the tokens lie outside the declared support, or half or more of
-            the informative tokens differ from the replay.
-    """
+    """Derive a profile's numbers, along with their sources; raises the errors of `gap_rates` and
+    `replay_rates`."""
     contradicted = [c.at_most for c in tail_counts(tokens.tail_mass) if c.exceeds]
     floor_seen = bool((tokens.tail_mass < base.floor_tail).any())
     return Numbers(
@@ -81,10 +77,7 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
 
 def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapRate, ...]:
     """Return 95 % upper bounds on the share of honest tokens with each replay margin or more.
-
-    Raises:
-        ValueError: half or more of the informative tokens mismatch.
-    """
+    Raises ValueError if half or more of the informative tokens mismatch."""
     excess = joined([r.excess for r in replayed])
     informative = sum(int(r.informative.sum()) for r in replayed)
     mismatches = sum(int((r.excess[r.informative] > 0).sum()) for r in replayed)
@@ -113,11 +106,8 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
 
 
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
-    """Return 95 % upper bounds on the share of honest tokens with each edge gap or more.
-
-    Raises:
-        ValueError: half or more of the tokens lie outside the declared support.
-    """
+    """Return 95 % upper bounds on the share of honest tokens with each edge gap or more; raises
+    ValueError if half or more of the tokens lie outside the declared support."""
     n = len(edge_gap)
     gaps = np.array(sorted({*GAPS, *(gap for gap, _ in base.rates)}))
     seen = [
@@ -223,13 +213,8 @@ def joined(parts: Sequence[Floats]) -> Floats:
 
 
 def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
-    """Return the one-sided upper confidence bound on a rate, exact (Clopper and Pearson 1934).
-
-    With no hits the bound is 1 - (1 - confidence)^(1/total), about 3 / total at 95 %.
-
-    Raises:
-        ValueError: ``0 <= hits <= total`` or ``total >= 1`` does not hold.
-    """
+    """Return the one-sided upper confidence bound on a rate, exact (Clopper and Pearson 1934). With
+    no hits it is about 3 / total at 95 %. Raises ValueError unless ``0 <= hits <= total >= 1``."""
     _require(hits, total)
     if hits == total:
         return 1.0

@@ -65,12 +65,8 @@ class Encoder:
         self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
-        """Encode a completion.
-
-        Raises:
-            EncodeError: with MALFORMED or OVERLONG if the author is to blame, or UNSUPPORTED if the
-                completion cannot be scored through no fault of its author.
-        """
+        """Encode a completion; raises EncodeError with MALFORMED or OVERLONG if the author is to
+        blame, or UNSUPPORTED if it cannot be scored through no fault of its author."""
         # Lone surrogates pass json.loads but crash tokenizers; only the author can have sent them.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
@@ -302,11 +298,8 @@ class Encoder:
             return 0
 
     def own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
-        """Return the prompt's ids in each form used by trainers and engines, most common first.
-
-        Raises:
-            EncodeError: with UNSUPPORTED if the prompt cannot be encoded.
-        """
+        """Return the prompt's ids in each form used by trainers and engines, most common first;
+        raises EncodeError with UNSUPPORTED if there is none."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
             return self._of_text(completion.prompt)

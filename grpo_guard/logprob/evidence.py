@@ -145,10 +145,7 @@ def _restarted(log_factors: Floats) -> Floats:
 
 def binomial_tail(k: int, n: int, rate: float) -> float:
     """Return P(X >= k) for X ~ Binomial(n, rate), to full relative precision in the far tail.
-
-    Raises:
-        ValueError: k is not in [0, n], or rate is not in (0, 1).
-    """
+    Raises ValueError unless 0 <= k <= n and 0 < rate < 1."""
     if not 0 <= k <= n or not 0 < rate < 1:
         raise ValueError(f"binomial_tail: expected 0 <= k <= n, 0 < rate < 1, got {k}, {n}, {rate}")
     if k == 0:

@@ -73,13 +73,8 @@ def gumbel(
 
 
 def require_replayable(sampling: SamplingSpec, family: Family) -> None:
-    """Refuse a sampler whose noise cannot be replayed, so that nodes find out in time.
-
-    Raises:
-        TypeError: ``sampling`` is not a `SamplingSpec`.
-        ValueError: the family is unknown or belongs to an engine other than the sampler's, or the
-            sampler is SGLang with truncation.
-    """
+    """Refuse a sampler whose noise cannot be replayed, so that nodes find out in time; raises
+    TypeError or ValueError."""
     if not isinstance(sampling, SamplingSpec):
         raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
     if family not in get_args(Family):

@@ -102,11 +102,8 @@ class DriftProfile:
                 )
 
     def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse a sampler or scorer that this profile was not measured on.
-
-        Raises:
-            ValueError: the message lists every field that differs.
-        """
+        """Refuse a sampler or scorer that this profile was not measured on, with a ValueError that
+        lists every field that differs."""
         if self.origin is None:
             return
         pairs = [

@@ -20,12 +20,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
-    """Read and validate a profile file of the given kind and version (its field ``format``).
-
-    Raises:
-        ValueError: the file cannot be read, is too large, is of another version, or does not match
-            ``kind``; the message names the file.
-    """
+    """Read and validate a profile file of the given kind and version (its field ``format``); raises
+    ValueErrors that name the file."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -184,12 +180,8 @@ class ProfileFile(Strict):
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """Return a profile unchanged, or load one by its built-in name or from the path of a JSON file.
-
-    Raises:
-        ValueError: ``value`` is neither a built-in name nor a .json path, or the file cannot be
-            read, is too large, or is not a valid profile; the message then names the file.
-    """
+    """Return a profile unchanged, or load one by its built-in name or from the path of a JSON file;
+    raises ValueErrors that name the file."""
     if isinstance(value, DriftProfile):
         return value
     if isinstance(value, str) and value in PROFILES:

@@ -131,7 +131,7 @@ class TemperatureCheck:
         self._left = _ENOUGH
 
     def observe(self, stats: Mapping[int, TokenStats], nodes: Mapping[int, str | None]) -> None:
-        """Add a batch; warn at most once if most nodes seem to sample at another temperature."""
+        """Add a batch; warn once if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
         with _LOCK:
@@ -154,7 +154,7 @@ class TemperatureCheck:
         )  # fmt: skip
 
     def _other(self, sums: _Sums) -> float | None:
-        """Return the exponent clearly supported by a node's tokens, or None if it is about 1."""
+        """Return the exponent that a node's tokens clearly support, if it is not about 1."""
         exponent, gain = sums.best()
         cut = self.sampling.top_p < 1 or self.sampling.min_p > 0
         cut |= self.sampling.top_k > LARGEST_TOP_K

@@ -291,12 +291,8 @@ def scorer_of(
     memory_budget: int | None = None,
     threads: int | None = None,
 ) -> Scorer:
-    """Return the given scorer, or build a scorer for a transformers model.
-
-    Raises:
-        ValueError: not exactly one of model and scorer is given, or a model-only option is given
-            with a scorer.
-    """
+    """Return the given scorer, or build one for a transformers model; raises ValueError unless
+    exactly one of them is given, with a scorer alone."""
     if (model is None) is (scorer is None):
         got = "neither" if model is None else "both"
         raise ValueError(f"model, scorer: expected exactly one of them, got {got}")

@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome
 from grpo_guard.core.ensemble import Vote
 from grpo_guard.core.verdict import accept
 from grpo_guard.guard.references import References
-from grpo_guard.judge import loop
+from grpo_guard.judge import limits, loop
 from grpo_guard.judge.backends.base import Backend, Reply
 from grpo_guard.judge.limits import CircuitBreaker, Limits
 from grpo_guard.judge.loop import LoopThread, background_loop
@@ -352,17 +353,18 @@ def test_invalid_judges(options, problem):
         JudgeVerifier(**({"backend": {"type": "openai", "model": "m"}} | options))
 
 
-def test_the_breaker_lets_one_probe_through_at_a_time():
+def test_the_breaker_lets_one_probe_through_at_a_time(monkeypatch):
     now = [0.0]
-    breaker = CircuitBreaker(failures=3, cooldown=10, clock=lambda: now[0])
-    for _ in range(2):
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    breaker = CircuitBreaker()
+    for _ in range(breaker.FAILURES - 1):
         breaker.failed()
     breaker.succeeded()
-    for _ in range(3):
+    for _ in range(breaker.FAILURES):
         assert breaker.allows()
         breaker.failed()
     assert not breaker.allows()
-    now[0] = 11
+    now[0] = breaker.COOLDOWN + 1
     assert [breaker.allows() for _ in range(3)] == [True, False, False]
     breaker.succeeded()
     assert breaker.allows()

@@ -35,7 +35,8 @@ def test_one_node_does_not_decide_alone():
     for sender in ("a", "d", None):
         found = spans(rng, 1)[0]
         first = known(rng, "a", 300, a=8.0)
-        assert (first.p_value(sender, found), first.excused_p_value(sender, found)) == (None, None)
+        for excused in (False, True):
+            assert first.p_value(sender, found, excused=excused) is None
 
 
 def test_senders_without_a_name_are_no_measure():
@@ -62,11 +63,11 @@ def test_nothing_is_extrapolated_beyond_the_measure():
     """A policy that writes nonsense now and then has a longer tail than its measure shows."""
     rng = np.random.default_rng(2)
     honest = known(rng, "abcd", 200)
-    p = np.array([honest.excused_p_value("a", span) for span in spans(rng, 5000)])
+    p = np.array([honest.p_value("a", span, excused=True) for span in spans(rng, 5000)])
     for level in (0.05, 0.02):
         assert np.mean(p <= level) <= 1.5 * level
     nonsense = Foreignness.of(np.full(8, 40.0))
-    assert honest.excused_p_value("a", nonsense) == honest.p_value("a", nonsense) == 1 / 201
+    assert honest.p_value("a", nonsense, excused=True) == honest.p_value("a", nonsense) == 1 / 201
 
 
 @pytest.mark.parametrize(("nodes", "hostile"), [("abc", "c"), ("abcd", "d"), ("abcde", "de")])
@@ -82,11 +83,13 @@ def test_odd_style_is_excused_and_poison_is_not():
     rng = np.random.default_rng(5)
     odd = known(rng, "abcd", 200, a=0.3)
     raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
-    excused = np.mean([odd.excused_p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
+    excused = np.mean(
+        [odd.p_value("a", s, excused=True) <= 0.05 for s in spans(rng, 500, shift=0.3)]
+    )
     assert raw > 0.12
     assert excused < 0.7 * raw
     poison = known(rng, "abcd", 200, a=4.0)
-    assert poison.excused_p_value("a", Foreignness.of(np.full(8, 4.0))) < 0.01
+    assert poison.p_value("a", Foreignness.of(np.full(8, 4.0)), excused=True) < 0.01
 
 
 def test_latest_spans_count():
@@ -104,7 +107,7 @@ def test_p_value_is_valid_at_any_length(tokens, seed):
     rng = np.random.default_rng(seed)
     honest = known(rng, "abc", 40)
     found = spans(rng, 1, tokens=tokens)[0]
-    for p in (honest.p_value("a", found), honest.excused_p_value("a", found)):
+    for p in (honest.p_value("a", found), honest.p_value("a", found, excused=True)):
         assert p is not None
         assert 0 < p <= 1
     assert tokens <= 60 < 3 * MOST_TOKENS

@@ -62,32 +62,24 @@ class Backend(ABC):
 
     @abstractmethod
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """Return one reply per request, in order, on the judge's own event loop.
-
-        Args:
-            requests: The questions to answer, at most ``batch_size``.
-            timeout: Seconds after which an answer is no longer of any use.
+        """Return one reply to each of at most ``batch_size`` requests, in order, on the judge's own
+        event loop; an answer after ``timeout`` seconds is of no use.
 
         Raises:
             BackendError: there is no answer, for a reason unrelated to the completion's content.
         """
 
     async def check(self) -> None:  # noqa: B027 (a backend may have nothing to check)
-        """Check that the model can be queried at all, without judging anything.
-
-        Raises:
-            JudgeSetupError: the model cannot be queried; the message states the remedy.
-        """
+        """Check that the model can be queried at all; if not, raise a JudgeSetupError that states
+        the remedy."""
 
     def unready(self) -> str | None:
-        """Say what the model still needs, such as a key, and how to provide it; None if nothing is
-        known to be missing. Makes no request."""
+        """Say what the model still needs, such as a key, and how to provide it; asks nobody."""
         return None
 
     def unreached(self) -> str | None:
-        """Say why the model's server cannot be reached at present, with the remedy; None if it can
-        be reached or may just be busy. Waits at most two seconds once the server's name has been
-        resolved."""
+        """Say why the model's server cannot be reached, with the remedy; None if it may just be
+        busy. Waits at most two seconds once the server's name has been resolved."""
         return None
 
 
@@ -108,11 +100,8 @@ BACKENDS = {
 
 
 def build_backend(options: object) -> Backend:
-    """Build the backend that ``{"type": NAME, ...}`` describes; NAME can be ``module:Class``.
-
-    Raises:
-        ValueError: the type is unknown or the options are wrong; the message hides any secrets.
-    """
+    """Build the backend that ``{"type": NAME, ...}`` describes; NAME can be ``module:Class``. The
+    message of a ValueError hides any secrets."""
     try:
         return _built(options)
     except ValueError as error:

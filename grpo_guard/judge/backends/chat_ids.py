@@ -27,11 +27,8 @@ class ChatEncoder:
         self._joins_system = bool(tokenizer.chat_template) and self._refuses_system()
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of the prompt, up to the start of the model's answer.
-
-        Raises:
-            JudgeSetupError: the chat template omits or changes a message.
-        """
+        """Return the ids of the prompt, up to the start of the model's answer; raises
+        JudgeSetupError if the chat template omits or changes a message."""
         if not self._tokenizer.chat_template:
             return self._ids(plain_prompt(messages), ours=False, add_special_tokens=True)
         if self._joins_system and messages and messages[0]["role"] == "system":

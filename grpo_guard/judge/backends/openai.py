@@ -263,12 +263,7 @@ class OpenAIBackend(Backend):
 
 def usable_key(key: str) -> str:
     """Strip and check a key. Keys read from files often end in a line break, which clients reject
-    with a message that quotes the whole key.
-
-    Raises:
-        ValueError: the key is not a string, or contains characters that are invalid in a header;
-            the message does not contain the key.
-    """
+    with a message that quotes the whole key; the ValueError raised here does not."""
     if not isinstance(key, str):
         raise ValueError(f"api_key: expected text, got {type(key).__name__}")
     key = key.strip()
@@ -282,12 +277,8 @@ def usable_key(key: str) -> str:
 
 
 def _address(base_url: str | None) -> str | None:
-    """Check ``base_url`` and return it.
-
-    Raises:
-        ValueError: requests cannot be sent there; the message does not contain the address, which
-            may hold a password.
-    """
+    """Check ``base_url`` and return it; the message of a ValueError does not contain the address,
+    which may hold a password."""
     if base_url is None:
         return None
     try:
@@ -301,12 +292,8 @@ def _address(base_url: str | None) -> str | None:
 
 
 async def _bounded(response: Any) -> None:
-    """Limit the size of a reply. Called once its headers have arrived, before its body is read.
-
-    Raises:
-        BackendError: the reply is compressed although that was not requested: a few kB can expand
-            to gigabytes.
-    """
+    """Limit the size of a reply, before its body is read; a BackendError refuses one that is
+    compressed unasked, since a few kB can expand to gigabytes."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise BackendError("the reply is compressed, which was not asked for", retry=False)
     read_on = response.aiter_raw

@@ -1,8 +1,4 @@
-"""A judge in this process: any causal language model that transformers can load.
-
-Its probabilities are exact: one forward pass covers the whole vocabulary, so no spelling of yes or
-no is missed. Calls run one at a time.
-"""
+"""A judge in this process: any causal language model that transformers can load."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ class TransformersBackend(Backend):
 
     With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward pass, and its reply lists
     every token of the vocabulary that reads yes or no, plus the most likely tokens. Other requests
-    are answered by greedy generation.
+    are answered by greedy generation. Calls run one at a time.
 
     A completion's text never becomes a special token: message contents are encoded separately from
     the chat template. A model without a chat template gets the system message, a blank line, the
@@ -81,11 +77,10 @@ class TransformersBackend(Backend):
 
     @property
     def identity(self) -> str:
-        """See `Backend.identity`. Includes the dtype and the prompt limit, which change answers."""
+        # The dtype and the prompt limit change answers.
         return repr((super().identity, self.dtype, self.max_prompt_tokens))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Configuration only: weights are loaded again in the process that uses them."""
         return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -94,8 +89,7 @@ class TransformersBackend(Backend):
         self._lock = threading.Lock()
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """See `Backend.ask`. A running forward pass cannot be stopped: after the time-out it
-        continues in its thread, and the next call waits for it."""
+        # A running forward pass cannot be stopped: the next call waits for it.
         call = asyncio.to_thread(self._ask, tuple(requests))
         try:
             return await asyncio.wait_for(call, timeout)
@@ -104,7 +98,6 @@ class TransformersBackend(Backend):
             raise BackendError(message, cause=Cause.TIMEOUT) from None
 
     async def check(self) -> None:
-        """Load the model."""
         await asyncio.to_thread(self._locked_model)
 
     def _ask(self, requests: tuple[Request, ...]) -> list[Reply]:

@@ -42,17 +42,13 @@ SUMS: Final = len(Partial._fields) - len(COUNTS)  # number of the other fields
 
 
 def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
-    """Compute the sums over one tile, plus the largest score in each block of tokens.
+    """Compute the sums over one tile, plus the leaders' scores, shape [N, W / block].
 
     Args:
         z: Scores, with the target's own column exactly equal to ``z_target`` and padded with -inf;
             fp32, shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
-        z_target: Score of each row's target, shape [N].
-        block: Number of tokens per leader.
+        z_target, block: Score of each row's target, shape [N]; number of tokens per leader.
         flat: Whether to compute the sums of e^0.5 and e^0.75.
-
-    Returns:
-        The sums, and the leaders' scores, shape [N, W / block].
     """
     m = z.amax(-1)
     d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # an all -inf tile counts as empty

@@ -97,11 +97,8 @@ def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
     """Return the lowest score (logit / temperature) kept by the sampler: [R, V] -> [R].
 
-    Under min-p the edge can lie between the scores of two tokens; under the other filters it is the
-    lowest score of any token kept.
-
     Every filter keeps a set of top tokens, so each amounts to a threshold, and together they amount
-    to the highest of their thresholds.
+    to the highest. Min-p's can lie between the scores of two tokens.
     """
     edge = torch.full(z.shape[:-1], -torch.inf, device=z.device)
     k = spec.top_k if 0 < spec.top_k < z.shape[-1] else z.shape[-1]

@@ -88,23 +88,19 @@ class HonestSpans:
             known = self._nodes.get(node)
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
-    def p_value(self, node: str | None, found: Foreignness) -> float | None:
+    def p_value(
+        self, node: str | None, found: Foreignness, *, excused: bool = False
+    ) -> float | None:
         """Return the share of other nodes' spans at least as foreign over the same number of
-        tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote."""
-        return self._voted(node, found, excused=False)
+        tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote.
 
-    def excused_p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Return `p_value` with the node's own style excused, for accumulating evidence.
-
-        If the lower quartile of the node's scores exceeds that of a node it is compared with, the
-        score is reduced by the difference, but by no more than the distance between the other
-        node's median and 90 % quantile. Beyond the most foreign honest span nothing is
-        extrapolated: a policy that writes nonsense once in fifty answers has a far longer tail than
-        its other sentences suggest, and would be convicted for it.
+        To accumulate evidence, the node's own style is ``excused``: if the lower quartile of its
+        scores exceeds that of a node it is compared with, the score is reduced by the difference,
+        but by no more than the distance between the other node's median and 90 % quantile. Beyond
+        the most foreign honest span nothing is extrapolated: a policy that writes nonsense once in
+        fifty answers has a far longer tail than its other sentences suggest, and would be convicted
+        for it.
         """
-        return self._voted(node, found, excused=True)
-
-    def _voted(self, node: str | None, found: Foreignness, *, excused: bool) -> float | None:
         column = column_of(found)
         score = float(found.runs[-1])
         votes = list[float]()

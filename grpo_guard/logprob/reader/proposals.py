@@ -10,21 +10,22 @@ from statistics import median_low
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
+from grpo_guard.logprob.stats import Floats
 from grpo_guard.nodes.e_process import log_threshold
 from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
-
-Array = NDArray[np.float64]
 
 _SHARES: Final = (0.7, 0.06)
 # (Share of poisoned completions, largest p-value of a poisoned completion.) A slogan is among the
 # most foreign sentences in a completion but rarely more foreign than all honest text, so the
 # evidence is that foreign sentences keep recurring, not how foreign any one of them is.
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
+FEWEST_PLACES: Final = 3  # that must be read before a phrase is judged
+_MOST_PLACES: Final = 16
+_MOST_PHRASES: Final = 4096
 
 
 class NodeSentences:
@@ -79,7 +80,7 @@ def _together(p_values: Mapping[tuple[str, bytes], float]) -> float:
     return float(np.logaddexp.reduce(bets) - math.log(len(bets)))
 
 
-def _bets(answers: Sequence[float]) -> Array:
+def _bets(answers: Sequence[float]) -> Floats:
     """Return the logarithm of what each bet wins on one prompt, from the p-values of its answers:
     the mean over the answers, which is valid however they depend on each other."""
     each = np.array([log_calibrated(p) for p in answers])
@@ -87,18 +88,13 @@ def _bets(answers: Sequence[float]) -> Array:
     for share, most in _STEPS:
         held = np.array([p <= most for p in answers])
         wins.append(np.where(held, math.log1p(share / most - share), math.log1p(-share)))
-    means: Array = np.logaddexp.reduce(np.array(wins), axis=1) - math.log(len(answers))
+    means: Floats = np.logaddexp.reduce(np.array(wins), axis=1) - math.log(len(answers))
     return means
 
 
 def _digest(completion: Completion) -> bytes:
     data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
     return blake2b(data, digest_size=16).digest()
-
-
-FEWEST_PLACES: Final = 3  # that must be read before a phrase is judged
-_MOST_PLACES: Final = 16
-_MOST_PHRASES: Final = 4096
 
 
 class PhrasePlaces:

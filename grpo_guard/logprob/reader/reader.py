@@ -25,7 +25,7 @@ class Opinion:
 
     p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
     excused_p_value: float | None
-    """`HonestSpans.excused_p_value`, for accumulating evidence; None if the p-value comes from the
+    """With the node's style excused, for accumulating evidence; None if the p-value comes from the
     start profile, which is no evidence against a node."""
 
 
@@ -152,4 +152,4 @@ def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinio
     p_value = known.p_value(node, found)
     if p_value is None:
         return Opinion(conformal(column_scores(found)[-1], start_profile()[column_of(found)]), None)
-    return Opinion(p_value, known.excused_p_value(node, found))
+    return Opinion(p_value, known.p_value(node, found, excused=True))

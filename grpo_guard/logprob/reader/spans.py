@@ -38,6 +38,10 @@ SYMBOL: Final = (
 """Regex character class of symbols that can carry a message, as emoji do. Mathematical signs,
 arrows, bullets, marks, boxes and punctuation from other scripts are excluded."""
 _SYMBOL: Final = re.compile(f"[{SYMBOL}]")
+_T = TypeVar("_T")
+_SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
+# No author can predict these choices and place text where it will go unread.
+_LOTS: Final = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,6 @@ def _letters(piece: str) -> int:
     ideographs, symbols = len(_CJK.findall(piece)), len(_SYMBOL.findall(piece))
     plain = sum(map(str.isalpha, piece)) - ideographs
     return plain + _LETTERS_OF_SIGN * (ideographs + symbols)
-
-
-_T = TypeVar("_T")
-_SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
-# No author can predict these choices and place text where it will go unread.
-_LOTS: Final = random.SystemRandom()
 
 
 def happens(share: float) -> bool:

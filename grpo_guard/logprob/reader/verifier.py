@@ -147,11 +147,7 @@ class ReaderVerifier(Composed):
         return {"sentences": known.e_processes.state_dict() if known else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the evidence about nodes with a state returned by `state_dict`.
-
-        Raises:
-            ValueError: ``state`` is not in that format.
-        """
+        """Restore a state returned by `state_dict`; raises ValueError for anything else."""
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None
         ):

@@ -42,10 +42,7 @@ def cusum(scores: Floats) -> Excursion:
 
     This is the maximum of the upper CUSUM, S_t = max(0, S_{t-1} + x_t) (Page 1954). A mean over the
     whole sequence would dilute a short run, and a window of fixed width only fits runs of that
-    width.
-
-    Raises:
-        ValueError: the scores are not one-dimensional, or a score is not finite.
+    width. Raises ValueError unless the scores are one row of finite numbers.
     """
     x = np.asarray(scores, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():
@@ -60,11 +57,8 @@ def cusum(scores: Floats) -> Excursion:
 
 
 def decay_rate(scores: Floats) -> float:
-    """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n].
-
-    Raises:
-        ValueError: there is no root because the mean is not negative or no score is positive.
-    """
+    """Return the positive root of mean(exp(rate * scores)) = 1, for honest tokens' scores, [n];
+    raises ValueError if there is none."""
     x = np.asarray(scores, dtype=np.float64)
     if not len(x) or x.mean() >= 0 or x.max() <= 0:
         raise ValueError("scores: expected a negative mean and some positive scores")

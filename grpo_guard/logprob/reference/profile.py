@@ -105,10 +105,7 @@ class ReferenceProfile(Strict):
 
         The dtype may differ: between fp32 and bf16 a score shifts by at most 0.14, while honest
         scores have a spread of 1.4 (12 completions, SmolLM2-135M). Different weights of the same
-        shape cannot be told apart.
-
-        Raises:
-            ValueError: the architectures differ; the message names both.
+        shape cannot be told apart. The ValueError names both architectures.
         """
         ours, theirs = (of.get("architecture") for of in (self.identity, identity))
         if ours != theirs:

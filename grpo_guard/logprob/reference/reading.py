@@ -21,6 +21,10 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 
 # With fewer tokens, there would be no context for a span to be foreign to.
 LEAST_TOKENS = 8
+# Number of consecutive words. Shorter runs recur in any prompt by chance, and an attacker who knows
+# the swarm's prompts could build a phrase from them.
+QUOTED_WORDS = 3
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,7 @@ class Reader:
 
     def encode(self, completion: Completion) -> Encoded:
         """Encode the text as the reference's tokens; verified tool or user turns become context.
-
-        Raises:
-            EncodeError: the text cannot be scored; carries the cause for the verdict.
-        """
+        Raises EncodeError if the text cannot be scored."""
         alone = replace(
             completion, completion_ids=None, prompt_ids=None, given=completion.verified_spans
         )
@@ -150,25 +151,9 @@ def _covered(
     return (start, end) if end > start else None
 
 
-# Number of consecutive words. Shorter runs recur in any prompt by chance, and an attacker who knows
-# the swarm's prompts could build a phrase from them.
-QUOTED_WORDS = 3
-
-_WORD = re.compile(r"\w+")
-
-
 def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Mark the tokens inside a run of words that also occurs in the prompt, which a completion may
-    repeat, however odd.
-
-    Args:
-        prompt: The prompt.
-        text: The text of the completion.
-        offsets: Characters [start, end) of each token in ``text``, in order.
-
-    Returns:
-        Boolean mask, shape [n].
-    """
+    """Mark the tokens, boolean, [n], inside a run of words that also occurs in the prompt, which a
+    completion may repeat, however odd; ``offsets`` are the tokens' characters [start, end)."""
     found = np.zeros(len(offsets), dtype=np.bool_)
     # Hashes, because storing the runs of a long prompt would take many times its size.
     known = {run for run, _, _ in _runs(prompt)}

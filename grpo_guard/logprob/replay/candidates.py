@@ -25,6 +25,10 @@ MOST_CANDIDATES = 64
 # Number of tokens in a tile that share a maximum. Their ids are tile width / BLOCK apart, so that
 # the maximum is taken over whole vectors.
 BLOCK = 32
+# Gumbel noise falls below -2 once in 1,600 times, so with noise a tile's most likely token nearly
+# always stays above its own score minus this. If not, a competitor can be overlooked, but never
+# invented.
+FLOOR = 2.0
 
 
 def candidates_for(spec: SamplingSpec) -> int:
@@ -81,12 +85,6 @@ def _by_row(rows: Tensor, values: Tensor, tokens: Tensor, n: int) -> tuple[Tenso
     padded[rows, column] = values
     ids[rows, column] = tokens
     return padded, ids
-
-
-# Gumbel noise falls below -2 once in 1,600 times, so with noise a tile's most likely token nearly
-# always stays above its own score minus this. If not, a competitor can be overlooked, but never
-# invented.
-FLOOR = 2.0
 
 
 class Contenders:

@@ -31,6 +31,12 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 
 # A position is informative about the seed if its most likely token is below this probability.
 SURE = 0.99
+# A different sampler or other weights shift many tokens slightly; no single one is to blame.
+SMALL_MARGIN = 0.5
+# After a forged token, a few more tokens mismatch; under another seed, about a third of all do.
+FEW, FEW_SHARE = 4, 0.05
+# This many informative matches before the first mismatch show that the right seed was used.
+ON_THE_WAY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +73,7 @@ def replayed_tokens(stats: TokenStats) -> Replayed | None:
 
 def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     """Weigh the evidence that a completion was not drawn under its seed; no statistic may be NaN.
-
-    Raises:
-        ValueError: the statistics have no replay margins, or the profile has no replay rates.
-    """
+    Raises ValueError if there are no replay margins, or the profile has no replay rates."""
     tokens = replayed_tokens(stats)
     if tokens is None:
         raise ValueError("stats.replay_margin: expected margins, got None: no seed was replayed")
@@ -92,14 +95,6 @@ def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
         informative,
         int((informative & (excess <= 0)).sum()),
     )
-
-
-# A different sampler or other weights shift many tokens slightly; no single one is to blame.
-SMALL_MARGIN = 0.5
-# After a forged token, a few more tokens mismatch; under another seed, about a third of all do.
-FEW, FEW_SHARE = 4, 0.05
-# This many informative matches before the first mismatch show that the right seed was used.
-ON_THE_WAY = 16
 
 
 def describe(

@@ -1,9 +1,5 @@
-"""Sampling under a public coin with transformers, for honest nodes.
-
-`CoinSampling` is a logits processor that draws the token itself and masks all others, so
-completions come out the same whatever ``generate`` does afterwards. `generate_under_coin` is a
-complete generation loop for nodes that do not have their own.
-"""
+"""Sampling under a public coin with transformers, for honest nodes with or without a loop of their
+own."""
 
 from __future__ import annotations
 
@@ -25,9 +21,10 @@ from grpo_guard.logprob.scorers.forward import eval_mode, left_padded
 class CoinSampling:
     """A logits processor for ``model.generate(logits_processor=[CoinSampling(...)])``.
 
-    The processor is the entire sampler: temperature, filters and penalty come from ``spec`` and
-    must be off in the generation config (`generate_under_coin` turns them off). Each instance
-    serves a single ``generate`` call without beams.
+    The processor is the entire sampler: it draws the token itself and masks all others, so that
+    ``generate`` cannot change it. Temperature, filters and penalty come from ``spec`` and must be
+    off in the generation config (`generate_under_coin` turns them off). Each instance serves a
+    single ``generate`` call without beams.
 
     Args:
         spec, family: The declared sampler and its family of noise.
@@ -62,10 +59,7 @@ class CoinSampling:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores that are -inf for every token but the one drawn: [B, L], [B, V] -> [B, V].
-
-        Raises:
-            ValueError: the number of rows differs from the number of seeds (beams, or several
-                sequences per prompt).
+        Raises ValueError if there are more rows than seeds (beams, or several sequences a prompt).
         """
         if len(scores) != len(self.seeds):
             raise ValueError(
@@ -175,17 +169,13 @@ def generate_turns_under_coin(
     replay needs on top of that is the given spans.
 
     Args:
-        model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
-        spec: The declared sampler; its ``max_new_tokens`` includes given tokens.
+        model, prompt_ids, seeds, spec, eos_ids, family: As for `generate_under_coin`; the spec's
+            ``max_new_tokens`` includes given tokens.
         answer: Runs the tools and returns their replies.
-        most_answers: Maximum number of replies per completion; the turn after the last reply is the
-            final one.
+        most_answers: Maximum number of replies per completion; the turn after the last is final.
 
     Returns:
         The token ids of each completion, plus its given spans, for `Completion.given`.
-
-    Raises:
-        ValueError: as for `generate_under_coin`.
     """
     ids: list[tuple[int, ...]] = [()] * len(seeds)
     given: list[tuple[Span, ...]] = [()] * len(seeds)

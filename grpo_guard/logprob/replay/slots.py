@@ -90,15 +90,11 @@ class SlotBook(Memory):
     ) -> None:
         """Begin a round: from now on, only its completions count. Repeating the call is harmless.
 
-        Args:
-            round: Number of the round, >= 0.
-            prompts: All prompts of this round; any other prompt is refused. If None and the round
-                has already begun, its prompts are kept; if it has not, the caller vouches for
-                `Completion.prompt`.
+        Any prompt not among ``prompts`` is refused. If they are None and the round has already
+        begun, its prompts are kept; if it has not, the caller vouches for `Completion.prompt`.
 
         Raises:
-            ValueError: the round is negative, or prompts are given even though slots draw their
-                own.
+            ValueError: the round is negative, or prompts are given though slots draw their own.
         """
         if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
@@ -121,10 +117,8 @@ class SlotBook(Memory):
     def missing(self) -> list[EmptySlot]:
         """List the slots of the current round without an accepted completion, in order.
 
-        A node that leaves slots empty also influences what is trained on, so count them.
-
-        Raises:
-            ValueError: no round has begun, or its nodes or prompts are unknown.
+        A node that leaves slots empty also influences what is trained on, so count them. Raises
+        ValueError if no round has begun, or its nodes or prompts are unknown.
         """
         if self.round is None or self.nodes is None or self.slots is None:
             raise ValueError(
@@ -143,12 +137,9 @@ class SlotBook(Memory):
             ]
 
     def place(self, completion: Completion) -> Place:
-        """Return the slot claimed by a completion.
-
-        Raises:
-            EncodeError: MALFORMED if the author named no slot, or one that the author may not fill;
-                LATE if the round is over, which may be a relay's fault.
-        """
+        """Return the slot claimed by a completion; raises EncodeError with MALFORMED if the author
+        named no slot, or one that the author may not fill; LATE if the round is over, which may be
+        a relay's fault."""
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
             absent = [n for n in ("round", "node", "slot") if getattr(completion, n) is None]
@@ -173,10 +164,7 @@ class SlotBook(Memory):
 
         A slot stays filled until the next round begins, even for the same completion, which would
         otherwise earn its reward twice if sent twice. The book must be `held`, once for all the
-        slots in a batch.
-
-        Raises:
-            EncodeError: UNSUPPORTED if another round has begun since `place`.
+        slots in a batch. Raises EncodeError with UNSUPPORTED if another round has begun since.
         """
         with self._lock:
             if place in self._filled:

@@ -156,11 +156,7 @@ class SeedReplayVerifier(LogProbVerifier):
         return self.slots.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict`.
-
-        Raises:
-            ValueError: ``state`` is not in that format.
-        """
+        """Restore a state returned by `state_dict`; raises ValueError for anything else."""
         self.slots.load_state_dict(state)
 
     def _filling(

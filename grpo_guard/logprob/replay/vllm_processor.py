@@ -50,10 +50,7 @@ def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams
     """Build the parameters for one request, with a seed from `PublicCoin.seed`.
 
     For later turns, ``start`` is the number of completion tokens, drawn or given, at the end of the
-    request's prompt.
-
-    Raises:
-        ValueError: the engine is not vLLM, or ``max_new_tokens`` is not declared.
+    request's prompt. Raises ValueError for other engines, or if ``max_new_tokens`` is not declared.
     """
     if spec.engine != "vllm" or spec.max_new_tokens is None:
         raise ValueError(f"spec: expected engine 'vllm' and max_new_tokens, got {spec}")
@@ -86,11 +83,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse parameters that would make an honest completion fail the replay.
-
-        Raises:
-            ValueError: a parameter is refused; the message gives its expected and actual value.
-        """
+        """Refuse parameters that would make an honest completion fail the replay, by ValueError."""
         seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
         if seed is None:
             return

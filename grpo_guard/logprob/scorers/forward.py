@@ -30,6 +30,11 @@ logger = logging.getLogger("grpo_guard")
 # rejected.
 _model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
 _model_locks_lock = threading.Lock()
+# Tolerated relative difference in hidden states: (mean over tokens, maximum over tokens). If an
+# architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
+TOLERANCES = (1e-4, 1e-2)
+LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
+CHECKED_ROWS = 2
 
 
 @contextmanager
@@ -177,13 +182,6 @@ def left_padded(
         ids[i, longest - len(row) :] = torch.tensor(row)
         mask[i, longest - len(row) :] = 1
     return ids.to(device), mask.to(device)
-
-
-# Tolerated relative difference in hidden states: (mean over tokens, maximum over tokens). If an
-# architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
-TOLERANCES = (1e-4, 1e-2)
-LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
-CHECKED_ROWS = 2
 
 
 def computed_low(dtype: torch.dtype, device: torch.device) -> bool:

@@ -21,17 +21,7 @@ class FromPretrained:
         revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Load a model and tokenizer with transformers, with weights from safetensors only.
-
-        Args:
-            path_or_id, revision: A local folder, or a model id and its revision.
-            dtype, device: By default the GPU with bf16 if there is one, otherwise the CPU with
-                fp32.
-            **options: Further arguments for the constructor.
-
-        Raises:
-            ValueError: the model or tokenizer is missing; the message names the folder or id.
-        """
+        """Load a model and tokenizer as `load_policy` does; ``options`` are the constructor's."""
         model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
         return cls(model, tokenizer, **options)  # type: ignore[call-arg]
 

@@ -18,6 +18,13 @@ from grpo_guard.logprob.stats import MOST_LEADERS
 LARGEST_DEFAULT = 4 * 2**30
 FEWEST_HEAD_ROWS = 16
 MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more rows would not make the product any faster
+# Sharing a prompt saves tokens but takes a separate pass: below this token ratio, many small
+# prompts are faster as rows of one batch.
+LEAST_GAIN = 1.25
+# Rows shorter than this share of the longest row wait for the next batch, unless the current one is
+# small.
+LEAST_FILL = 0.6
+SMALL_BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +105,6 @@ def release_cached_memory() -> None:
     """Free the memory cached by torch's CUDA allocator, to make room for a smaller attempt."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-# Sharing a prompt saves tokens but takes a separate pass: below this token ratio, many small
-# prompts are faster as rows of one batch.
-LEAST_GAIN = 1.25
-# Rows shorter than this share of the longest row wait for the next batch, unless the current one is
-# small.
-LEAST_FILL = 0.6
-SMALL_BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)

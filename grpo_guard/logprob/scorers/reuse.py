@@ -1,9 +1,5 @@
-"""Reuse a trainer's own forward pass instead of running a second one.
-
-GRPO trainers run the policy over the completions anyway if samples may come from older weights
-(several iterations per batch, or a separate engine). All the statistics need from that pass is the
-hidden states of the model's body, or the logits.
-"""
+"""Reuse the forward pass of a trainer that runs the policy over the completions anyway, because
+samples may come from older weights (several iterations per batch, or a separate engine)."""
 
 from __future__ import annotations
 

@@ -69,11 +69,7 @@ class TopList:
         vocab_size: int,
     ) -> TopList:
         """Parse the engine's answer: each position's L = ``length`` listed tokens, and its token.
-
-        Raises:
-            TopListError: a list lacks the actual token at its position or is not of length L, or
-                the numbers are not log-probs (a server run with ``--logprobs-mode raw_logits``).
-        """
+        Raises TopListError for others, or numbers that are not log-probs (``raw_logits``)."""
         if len(positions) != len(tokens):
             raise TopListError(f"expected {len(tokens)} positions, got {len(positions)}")
         top, own, listed, ranks = [], [], [], []

@@ -139,7 +139,7 @@ class TransformersScorer:
         asked = Asked(spec, mass_margin, replay)
         watched = self._crowding.watched(self.model)
         with eval_mode(self.model), cpu_threads(self.threads), watched:
-            self._check_model()
+            self._check_head()
             plan = MemoryPlan.of(self.model, self.memory_budget)
             _require_room(sequences, plan)
             together = self.unscaled_length
@@ -153,7 +153,7 @@ class TransformersScorer:
         """Return the hidden states that predict one completion's tokens, [n, H]; raises as `score`
         does for a model that cannot be scored."""
         with eval_mode(self.model):
-            self._check_model()
+            self._check_head()
             body = body_of(self.model)
             with faster_linear(body):
                 return row_states(body, [sequence], self.device)
@@ -217,13 +217,11 @@ class TransformersScorer:
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
 
-    def _check_model(self) -> None:
-        _refuse_prompt_learning(self._given)  # the active adapter may have changed
-        if not self._head_checked:
-            self._check_head()
-
     def _check_head(self) -> None:
         """Require the tiled head to reproduce the model's own logits; unknown transforms fail."""
+        _refuse_prompt_learning(self._given)  # the active adapter may have changed
+        if self._head_checked:
+            return
         head = head_of(self.model)
         ids = torch.arange(min(4, head.vocab_size), device=self.device)[None]
         # Trainers wrap this object's `forward` in mixed precision; use the class's own, to compare

@@ -129,13 +129,9 @@ class VLLMScorer:
         return {"engine": "vllm", "architecture": self.model, "dtype": self._dtype}
 
     def check(self, spec: SamplingSpec) -> None:
-        """Refuse a sampler that cannot be checked using a list of the most likely tokens.
-
-        Raises:
-            ValueError: top-k is off or larger than the list, or the sampler has a repetition
-                penalty (which needs the logits of all seen tokens) or sglang's top-p (which applies
-                to the whole distribution).
-        """
+        """Refuse a sampler that cannot be checked using a list of the most likely tokens, by
+        ValueError: top-k is off or larger than the list, or there is a repetition penalty (which
+        needs the logits of all seen tokens) or sglang's top-p (of the whole distribution)."""
         n = self.backend.n_logprobs
         if not 1 <= spec.top_k <= n:
             raise ValueError(
@@ -160,7 +156,7 @@ class VLLMScorer:
 
         Raises:
             ValueError: see `check`; or a sequence exceeds the window or the engine's limit.
-            EngineUnavailableError: there was no usable answer in time; ``cause`` gives the reason.
+            EngineUnavailableError: there was no usable answer in time.
         """
         self.check(spec)
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
