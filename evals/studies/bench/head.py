@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from grpo_guard.evals.studies.bench.measure import Timing, interleaved
+from grpo_guard.logprob.kernels import tiled as tiles
 from grpo_guard.logprob.kernels.product import onednn_is_faster, product
 from grpo_guard.logprob.kernels.scores import Head, HeadScores
 from grpo_guard.logprob.kernels.statistics import tile_sums
 from grpo_guard.logprob.kernels.tiled import (
     ONEDNN_TILE,
     TILE,
-    WORTH_COMPILING,
     compiled_where_worth_it,
     has_compiler,
     row_stats,
@@ -56,7 +57,7 @@ class HeadCase:
 
 def compiled_from_now_on(vocab_size: int) -> None:
     """Simulate a run after its first rounds: from now on the sums are compiled, if possible."""
-    compiled_where_worth_it(tile_sums, 2, WORTH_COMPILING + 1, vocab_size)
+    compiled_where_worth_it(tile_sums, 2, tiles.WORTH_COMPILING + 1, vocab_size)
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
@@ -110,8 +111,8 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
     into a few gigabytes."""
     hidden, weight, targets = case.tensors("cpu")
 
-    def tiled(mode: str) -> Callable[[], object]:
-        return lambda: _by_blocks(hidden, Head(weight), targets, case.top_k, mode)
+    def tiled(worth_compiling: int) -> Callable[[], object]:
+        return lambda: _by_blocks(hidden, Head(weight), targets, case.top_k, worth_compiling)
 
     variants: dict[str, Callable[[], object]] = {
         "product only, by tiles (floor)": lambda: product_only(hidden, weight)
@@ -121,8 +122,8 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
             hidden, weight, faster=False
         )
     if has_compiler():
-        variants["grpo-guard tiled, compiled"] = tiled("compiled")
-    variants["grpo-guard tiled, eager"] = tiled("eager")
+        variants["grpo-guard tiled, compiled"] = tiled(-1)
+    variants["grpo-guard tiled, eager"] = tiled(sys.maxsize)
     if case.dtype == torch.float32 and case.rows <= NAIVE_ROWS:
         variants["full logits, no sort"] = lambda: full_logits(hidden, weight, targets)
         variants["log_softmax + sort + cumsum"] = lambda: naive_sort(hidden, weight, targets)
@@ -130,11 +131,15 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
         return interleaved(variants, rounds=rounds)
 
 
-def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
-    """Compute as the scorer does, with 512 rows sharing a tile of scores."""
+def _by_blocks(
+    hidden: Tensor, head: Head, targets: Tensor, top_k: int, worth_compiling: int
+) -> None:
+    """Compute as the scorer does, with 512 rows sharing a tile of scores, and with sums that are
+    compiled after this number of scores."""
+    tiles.WORTH_COMPILING = worth_compiling
     blocks = (torch.split(tensor, ROWS_AT_ONCE) for tensor in (hidden, targets))
     for h, y in zip(*blocks, strict=True):
-        row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]
+        row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k)
 
 
 def cuda_head(case: HeadCase, *, rounds: int) -> list[Timing]:
