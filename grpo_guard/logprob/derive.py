@@ -174,7 +174,7 @@ def edge_gaps(edge_gap: Floats) -> EdgeGaps:
 
 
 def drift_of(drift: Floats) -> Drift | None:
-    """Return the distribution of the differences, or None if no log-probs were sent."""
+    """Return the distribution of the drift, or None if no log-probs were sent."""
     if not len(drift):
         return None
     return Drift(

@@ -66,7 +66,7 @@ class Encoded:
 
 
 def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
-    """Return `CompletionVerifier.author_can_abstain` of a verifier with this limit, or none."""
+    """Return `CompletionVerifier.author_can_abstain` for this limit; None for no limit."""
     if max_new_tokens is not None:
         return None  # a declared length implies enough memory for it
     return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"

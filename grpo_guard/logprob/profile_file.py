@@ -57,9 +57,8 @@ class Strict(BaseModel):
 
 
 class GapRate(Strict):
-    """Bound on the share of honest tokens at least ``gap`` raw logits outside the support, of which
-    ``seen`` were. For a replay: beaten by another token by at least ``gap``; at gap 0, mismatched.
-    """
+    """Bound on the share of honest tokens at least ``gap`` raw logits outside the support, and how
+    many were ``seen``. For a replay, those beaten by another token by ``gap``; at 0, mismatches."""
 
     gap: float
     rate: float

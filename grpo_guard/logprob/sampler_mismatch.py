@@ -105,7 +105,7 @@ def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> No
 
 
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
-    """Describe the blind spot of a sampler without truncation, if it is one."""
+    """Describe the blind spot of a sampler without truncation; None if it truncates."""
     if sampling.truncates:
         return None
     return (

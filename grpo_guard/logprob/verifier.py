@@ -292,7 +292,7 @@ def scorer_of(
     threads: int | None = None,
 ) -> Scorer:
     """Return the given scorer, or build one for a transformers model; raises ValueError unless
-    exactly one of them is given, with a scorer alone."""
+    exactly one of them is given, or if there are options with a scorer."""
     if (model is None) is (scorer is None):
         got = "neither" if model is None else "both"
         raise ValueError(f"model, scorer: expected exactly one of them, got {got}")

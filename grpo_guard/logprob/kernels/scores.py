@@ -130,7 +130,7 @@ class RepetitionPenalty:
 
 
 def penalised(z: Tensor, penalty: float) -> Tensor:
-    """Return raw logits as they are for a token that was seen."""
+    """Return the raw logits of tokens that were seen, with the penalty."""
     return torch.where(z > 0, z / penalty, z * penalty)
 
 

@@ -98,7 +98,7 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
     """Return the lowest score (logit / temperature) kept by the sampler: [R, V] -> [R].
 
     Every filter keeps a set of top tokens, so each amounts to a threshold, and together they amount
-    to the highest. Min-p's can lie between the scores of two tokens.
+    to the highest. Min-p's threshold can lie between the scores of two tokens.
     """
     edge = torch.full(z.shape[:-1], -torch.inf, device=z.device)
     k = spec.top_k if 0 < spec.top_k < z.shape[-1] else z.shape[-1]

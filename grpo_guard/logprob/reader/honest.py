@@ -26,7 +26,7 @@ from typing import Final
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import conformal
 
-FEWEST: Final = 20  # spans for a vote, so that no conformal p-value is below 1 / 21
+FEWEST: Final = 20  # spans for a vote; with 20, no conformal p-value is below 1 / 21
 MOST: Final = 256  # latest spans of a node that count, because habits drift during training
 FEWEST_VOTES: Final = 2  # of other nodes, for a p-value
 _ENOUGH: Final = 64

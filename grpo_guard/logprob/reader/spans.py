@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import Span, between
 
-# Longer sentences are cut; in UTF-8, so that no tokenizer makes more tokens of one.
+# Longest sentence in UTF-8 bytes, and so in tokens of any tokenizer; longer ones are cut.
 MOST_BYTES: Final = 200
 # A sentence ends at a terminator. Text without terminators is cut at a length few sentences exceed,
 # at the last blank before it, so that a reader sees all of it. Backtracking is bounded.

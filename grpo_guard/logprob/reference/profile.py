@@ -31,8 +31,8 @@ def strangeness(stats: TokenStats, cap: float) -> Floats:
     rises cancel out and the TEXT attack is all but missed; surprisal alone and entropy alone each
     detect less than the mean (docs/reference-likelihood.md).
 
-    The cap, > 0, is there because a token that the reference rules out has infinite surprisal, and
-    a single odd name or number, which may well be honest, must not decide the verdict.
+    Surprisal is capped because a token that the reference rules out has an infinite one, and a
+    single odd name or number, which may well be honest, must not decide the verdict.
     """
     mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
     return mean
