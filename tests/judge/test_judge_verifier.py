@@ -215,8 +215,11 @@ def test_a_task_that_exits_does_not_stop_others():
     async def leave():
         raise SystemExit(1)
 
-    background_loop().submit(leave())
-    assert background_loop().submit(asyncio.sleep(0.05, "here")).result(timeout=10) == "here"
+    run = background_loop().run
+    with ThreadPoolExecutor(2) as pool:
+        gone, other = pool.submit(run, leave()), pool.submit(run, asyncio.sleep(0.05, "here"))
+        assert other.result(timeout=10) == "here"
+        assert isinstance(gone.exception(timeout=10), SystemExit)
 
 
 @pytest.mark.slow
