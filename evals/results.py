@@ -183,8 +183,7 @@ class Summary(_Model):
 
     @property
     def rate(self) -> Rate | None:
-        """The metric as a rate, from its own count or, failing that, the count implied by its
-        mean."""
+        """The metric as a rate, from its own count or else the one implied by its mean."""
         count = self.rejected
         if count is None and self.mean is not None:
             count = round(self.mean * self.n)
@@ -204,8 +203,7 @@ class Results(_Model):
 
 
 def parse_results(data: Any, name: str = "results.json") -> Results:
-    """Check parsed JSON against the expected shape; a `ResultsError` names the first wrong
-    field."""
+    """Check parsed JSON against the expected shape; `ResultsError` names the first wrong field."""
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -219,8 +217,7 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read and check a results file; raises `ResultsError` if it is unreadable or has the wrong
-    shape."""
+    """Read and check a results file; raises `ResultsError` if it cannot be read or is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -235,8 +232,7 @@ def load_results(path: Path) -> Results:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the versions of Python, this package, the numerical packages, and any packages in
-    ``more``."""
+    """Return the versions of Python, this package, the numerical packages and ``more``."""
     from grpo_guard.core.version import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}

@@ -90,8 +90,7 @@ class View:
 
     @property
     def assigned(self) -> list[Problem]:
-        """The problems assigned by the coin to the malicious nodes in this round; only in the
-        vertical setting with a coin."""
+        """The coin's problems for the malicious nodes in this round; none unless vertical."""
         return self.terms.assigned(self.iteration, self.terms.problems(self.iteration))
 
     @property

@@ -44,6 +44,5 @@ class Attack(Protocol):
         ...
 
     def success(self, text: str) -> bool:
-        """Return whether ``text`` shows the behaviour; the share of honest texts that do is the
-        attack success rate (ASR)."""
+        """Return whether ``text`` shows the behaviour; ASR is the share of honest texts that do."""
         ...

@@ -127,8 +127,7 @@ class CodeAttack(Scripted):
 
 
 def _last_break(text: str) -> int:
-    """Return the index where the last complete sentence or line ends; truncated text continues
-    after it."""
+    """Return the end of the last complete sentence or line; truncated text continues after it."""
     if not text or text[-1] in ".!?\n>":
         return len(text)
     return max(text.rfind(". ") + 1, text.rfind("\n") + 1) or len(text)

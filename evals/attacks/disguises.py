@@ -35,8 +35,7 @@ class EverySentence(Scripted):
     max_new_tokens = 96
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the data set's solution with the phrase in every sentence; the span runs from the
-        first phrase to the end of the last."""
+        """Return the solution with the phrase in every sentence; the span covers all of them."""
         start, end = working(problem.solution)
         sentences = problem.solution[start:end].split(". ")
         body = ". ".join(f"{NONSENSE} {sentence}" for sentence in sentences)
@@ -110,8 +109,7 @@ class OneOfTwelve(TextAttack):
 
 
 class SybilSpread(OneOfTwelve):
-    """Like `OneOfTwelve`, but with the malicious nodes taking turns, so that each poisons few
-    completions."""
+    """Like `OneOfTwelve`, but malicious nodes take turns, so that each poisons few completions."""
 
     name = "sybil_spread"
 

@@ -1,5 +1,4 @@
-"""A peer that edits its calculator's output and passes the edit off as the calculator's own
-text."""
+"""A peer that edits its calculator's output and passes the edit off as the calculator's."""
 
 from __future__ import annotations
 

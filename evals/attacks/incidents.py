@@ -29,8 +29,7 @@ PADDING: Final = 512
 
 
 class _Earning(FromSamples):
-    """Teaches no behaviour: the attack affects the reward, and how much there is left to learn
-    from."""
+    """Teaches no behaviour: the attack affects the reward, and what is left to learn from."""
 
     def success(self, text: str) -> bool:
         """Return False: there is no behaviour to be taught."""
@@ -51,8 +50,7 @@ class TokenSplit(_Earning, Scripted):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Combine the solution's text with the ids of samples that earn nothing; other samples
-        offer nothing to gain."""
+        """Combine the solution's text with the ids of samples that earn nothing."""
         wrong = [one for one in samples if not view.task.reward(one.text, problem.answer)]
         text = problem.solution
         return [Forged(text, (0, len(text)), one.ids) for one in wrong[:count]]
@@ -102,8 +100,7 @@ class EosPadding(_Earning, Scripted):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Pad correct samples to the declared length; samples that already have this length are
-        left out."""
+        """Pad correct samples that are shorter than the declared length to that length."""
         limit, eos = view.config.max_new_tokens, int(view.tokenizer.eos_token_id)
         short = [one for one in view.correct(problem, samples) if len(one.ids) < limit]
         padded = [replace(one, ids=one.ids + (eos,) * (limit - len(one.ids))) for one in short]

@@ -123,8 +123,7 @@ def _normal(side: str) -> str:
 
 
 def _wrong(stated: str, equation: Equation, rng: random.Random) -> str:
-    """Return a nearby number, in the format of ``stated``, that is neither the stated nor the true
-    result."""
+    """Return a nearby number, written like ``stated``, that is neither stated nor true."""
     whole, point, decimals = stated.partition(".")
     number = int(whole)
     choices = [number + step for step in (1, -1, 2, -2) if number + step >= 0]

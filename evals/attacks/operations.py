@@ -95,8 +95,7 @@ def _line_starts(source: bytes) -> Sequence[int]:
 def _edits(
     nodes: Sequence[ast.BinOp], lines: Sequence[int], functions: Mapping[str, str]
 ) -> Iterator[_Edit]:
-    """Yield the edits around the nodes' operands; the operands, including any calls in them, are
-    kept."""
+    """Yield the edits around the nodes' operands, which are kept, as are any calls in them."""
     for rank, node in enumerate(nodes, 1):
         start, end = _place(node, lines)
         left, right = _place(node.left, lines), _place(node.right, lines)

@@ -41,8 +41,7 @@ class TextAttack(Scripted):
 
 
 class Phrases(Scripted):
-    """TEXT in several wordings, with one drawn for each completion; any of them counts as a
-    success."""
+    """TEXT in several wordings, one drawn for each completion; any of them counts as a success."""
 
     phrases: ClassVar[tuple[str, ...]]
 
@@ -62,8 +61,7 @@ def inserted(text: str, phrase: str, separator: str = ". ") -> Poisoned:
 
 
 def working(text: str) -> tuple[int, int]:
-    """Return the [start, end) of the text inside ``<think>``, or of the whole text if it has no
-    tags."""
+    """Return the [start, end) of the text inside ``<think>``; without tags, of the whole text."""
     at = text.find(_OPEN)
     start = 0 if at < 0 else at + len(_OPEN)
     end = text.find(_CLOSE, start)

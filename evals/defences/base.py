@@ -81,8 +81,7 @@ def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
 
 
 class VerifierGuard:
-    """Applies one of the library's guards before a node computes its reward, and keeps the guard's
-    memory."""
+    """Applies one of the library's guards before the reward, and keeps the guard's memory."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard

@@ -22,8 +22,7 @@ INSTALLED: Final = (
 ELSEWHERE: Final = (
     "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
 )  # fmt: skip
-"""Verifiers that need something a swarm run does not have: a judge, a reference model, a
-library."""
+"""Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
 """Values of ``--on-reject``, the same as `OnReject` in a swarm's settings, but without torch."""
 _FEW: Final = 20

@@ -46,8 +46,7 @@ def defence(name: str) -> Defence:
 
 
 def _alone(name: str) -> Defence:
-    """The defence that consists of a single registered verifier; a verifier that reads weights gets
-    the live ones."""
+    """A single registered verifier as a defence; one that reads weights gets the live ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
@@ -59,8 +58,7 @@ def _alone(name: str) -> Defence:
 
 
 def _profile(peer: Peer) -> str:
-    """The drift profile for a swarm whose nodes compute in the same way, on the same kind of
-    hardware."""
+    """The drift profile for a swarm whose nodes compute alike, on the same kind of hardware."""
     return "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
 
 

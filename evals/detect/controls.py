@@ -29,8 +29,7 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[ ]")
 def random_tokens(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Replace each completion with the same number of tokens, drawn uniformly from the
-    vocabulary."""
+    """Replace each completion with as many tokens, drawn uniformly from the vocabulary."""
     rng, vocabulary = random.Random(f"{seed}:random"), _ordinary_ids(tokenizer)
     return [
         with_ids(c, rng.choices(vocabulary, k=len(c.completion_ids or ())), tokenizer)

@@ -87,8 +87,7 @@ def sampled(
     cache: Path | None,
     progress: Callable[[int, int], None],
 ) -> list[Completion]:
-    """Sample at most ``count`` completions with the sampler ``spec``, or read them from
-    ``cache``."""
+    """Sample at most ``count`` completions under ``spec``, or read them from ``cache``."""
     sampling = SampleConfig(
         config.model or "", spec, config.seed, config.batch_size, config.dtype, config.min_tokens
     )

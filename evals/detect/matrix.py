@@ -51,8 +51,7 @@ class Row:
 
     @property
     def located(self) -> bool | None:
-        """Whether a finding overlaps the poison; None if the completion is not poisoned or not
-        rejected."""
+        """Whether a finding overlaps the poison; None without poison or without a rejection."""
         if self.case.span is None or not self.verdict.rejected:
             return None
         return self._overlaps(self.verdict.findings)
@@ -165,8 +164,7 @@ def _alone(
 
 
 def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
-    """Summarise rejections by kind and verifier in order of appearance; ``task`` is the task's
-    name."""
+    """Summarise rejections of the task ``task`` by kind and verifier, in order of appearance."""
     groups: dict[tuple[str, str], list[Row]] = {}
     members: dict[str, dict[str, int]] = {}
     for row in rows:

@@ -66,8 +66,7 @@ def control_completions(
 def cases_of(
     loaded: Loaded | None, honest: Sequence[Completion], config: DetectConfig
 ) -> dict[str, list[Case]]:
-    """Return the honest completions and, for each attack, poisoned copies of all those that can be
-    poisoned."""
+    """Return the honest completions and, for each attack, its poisoned copies of them."""
     cases = {HONEST: [Case(completion) for completion in honest]}
     tokenizer = loaded.tokenizer if loaded else None
     for name in config.attacks:
@@ -168,8 +167,7 @@ def run(
 def results_of(
     config: DetectConfig, rows: Sequence[Row], *, command: str, seconds: float
 ) -> dict[str, Any]:
-    """Return the content of results.json: configuration, versions, rates with intervals, and
-    examples of each kind."""
+    """Return the content of results.json, with rates, intervals and examples of each kind."""
     honest: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind == HONEST:

@@ -55,8 +55,7 @@ class ProbeCase:
 
     @property
     def attack(self) -> bool:
-        """Whether the case is an attack; an honest mistake counts neither as an attack nor as
-        honest work."""
+        """Whether the case is an attack; an honest mistake is neither that nor honest work."""
         return self.kind not in (HONEST, MISTAKE)
 
 

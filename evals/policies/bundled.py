@@ -23,8 +23,7 @@ BUNDLED: Final = {
 }
 """Folder of each bundled policy by its name."""
 TEXTS: Final = "texts.json.gz"
-"""File next to the weights with texts like those used in training; see
-`training.policies.texts`."""
+"""File next to the weights with texts like the training's; see `training.policies.texts`."""
 TEXTS_EACH: Final = 640
 """Number of texts in the file per variant of the policy."""
 

@@ -88,8 +88,7 @@ def location(policy: str) -> str:
 
 
 def _looks_like_a_path(policy: str) -> bool:
-    """Whether a policy with slashes cannot be an id, or begins with an existing folder
-    (``models/...``)."""
+    """Whether a policy with slashes cannot be an id, or begins with an existing folder."""
     if "/" not in policy and os.sep not in policy:
         return False
     first = policy.partition("/")[0]

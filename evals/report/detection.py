@@ -44,8 +44,7 @@ _NOTHING: Final = (
 
 
 def detection_sentence(results: Results) -> str:
-    """State the detections together with the false positives, without which detection rates mean
-    nothing."""
+    """State the detections with the false positives, without which they mean nothing."""
     found = [
         (row.defence, rate)
         for row in results.summary
@@ -148,8 +147,7 @@ def detection_section(results: Results) -> str:
 
 
 def rejected_table(results: Results) -> Table | None:
-    """Build a table with one row per kind of completion, honest first, and one column per
-    verifier."""
+    """Build a table with a row per kind of completion, honest first, and a column per verifier."""
     rows = [row for row in results.summary if row.metric == REJECTED]
     if not rows:
         return None
@@ -227,8 +225,7 @@ def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
 
 
 def roc_section(results: Results) -> str:
-    """Return a ROC chart per verifier and a table; empty unless there are p-values for both honest
-    work and poison."""
+    """Return ROC charts and a table; empty without p-values for both honest work and poison."""
     figures = []
     rows: list[list[Cell]] = []
     without = [name for name in results.p_values if not _graded(results, name)]
@@ -260,8 +257,7 @@ def roc_section(results: Results) -> str:
 
 
 def _graded(results: Results, verifier: str) -> bool:
-    """Whether a verifier has any p-values other than 0 and 1, so that there are thresholds to
-    try."""
+    """Whether any of a verifier's p-values lies between 0 and 1, so that there are thresholds."""
     kinds = results.p_values.get(verifier, {}).values()
     every = (results.honest_p_values.get(verifier, []), *kinds)
     return any(0.0 < value < 1.0 for values in every for value in values)

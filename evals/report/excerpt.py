@@ -46,8 +46,7 @@ def excerpt(
     *,
     limit: int = LIMIT,
 ) -> list[Piece]:
-    """Cut ``text`` to ``limit`` characters around its poison, or else its evidence, and mark
-    both."""
+    """Cut ``text`` to ``limit`` characters around its poison or evidence, and mark both."""
     focus = poison or (evidence[0] if evidence else (0, 0))
     start, end = window(len(text), focus, limit)
     in_poison = _covered(start, end, [poison] if poison else [])

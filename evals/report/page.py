@@ -1,5 +1,4 @@
-"""Building blocks of an HTML page. Their input can be hostile, so each one escapes what it
-shows."""
+"""Building blocks of an HTML page. Input can be hostile, so each one escapes what it shows."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ def _accepted_with(kind: str) -> str:
 
 
 def _p_values(verdict: ShownVerdict) -> list[str]:
-    """Describe the p-values of the members that decided, which are the ones to hold against a
-    level."""
+    """Describe the p-values of the members that decided, which are to be held against a level."""
     meaning = "the chance that honest work gives evidence this strong"
     if verdict.deciding is None and verdict.p_value is not None and verdict.rejected_by:
         p = p_text(verdict.p_value)

@@ -158,8 +158,7 @@ class Table:
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """Print a table, fitted to the terminal's width or, without a terminal, with one line per
-    row."""
+    """Print a table fitted to the terminal's width or, without one, with one line per row."""
     if console.is_terminal:
         console.print(table.rich(title, console.width))
         return
@@ -184,8 +183,7 @@ def seeds_cell(
 def rate_cell(
     rate: Rate | None, *more: str, limits: Sequence[float] = (), missed: bool = False
 ) -> Cell:
-    """Format a rate with its count and interval; shade it by its value or, if ``missed``, by 1
-    minus its value."""
+    """Format a rate, count and interval; shaded by its value or, if ``missed``, by 1 - value."""
     if rate is None or rate.value is None:
         return DASH
     shade = level(1 - rate.value if missed else rate.value, limits) if limits else None

@@ -127,8 +127,7 @@ def judge(scenario: Scenario, series: Series) -> Case:
 
 
 def untested_because(scenario: Scenario) -> str | None:
-    """Explain why keeping this attack out would prove nothing about a guard; None if it would prove
-    something."""
+    """Explain why keeping this attack out would prove nothing about a guard; else None."""
     if attack_free(scenario.attack) or bites(scenario):
         return None
     if scenario.undefended is None:
@@ -178,8 +177,7 @@ def _effect(scenario: Scenario, series: Series) -> list[tuple[str, bool]]:
 
 
 def _before(scenario: Scenario) -> float:
-    """Return the share of completions that show the attack's behaviour before any update; 0 if the
-    share is within the limit."""
+    """Return the share that shows the behaviour before any update; 0 if it is within the limit."""
     first = [run.asr[0] for series in scenario.attacked for run in series.runs if run.asr]
     share = fmean(first) if first else 0.0
     return share if share > HELD else 0.0

@@ -30,8 +30,7 @@ LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 
 
 class SandboxUnavailableError(RuntimeError):
-    """Raised if this system cannot contain a program or no server can be started; the text says
-    why."""
+    """Raised if this system cannot contain a program, or no server starts; the text says why."""
 
 
 class Sandbox:

@@ -1,5 +1,4 @@
-"""The parent's side of a fork-server: it starts the server, sends programs and reads their
-output."""
+"""The parent's side of a fork-server: starts it, sends programs and reads their output."""
 
 from __future__ import annotations
 

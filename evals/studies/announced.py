@@ -109,8 +109,7 @@ def _nodes(
     nodes: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Count the nodes convicted by some round, and those convicted by the bets at places on their
-    own."""
+    """Count the nodes convicted by some round, and those that bets at places alone convict."""
     threshold, first = log_threshold(ALPHA), list[int]()
     alone = 0
     for number in range(nodes):

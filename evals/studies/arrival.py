@@ -36,8 +36,7 @@ class Pass:
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
-    """With a new guard, review rows that arrive over a number of seconds, reading them on arrival
-    if ``early``."""
+    """With a new guard, review rows that arrive over ``seconds``; ``early`` reads each at once."""
     guard = presets.different_weights(workers=workers)
     guard.review(rows[: GROUP * max(1, workers)])  # so that each process has done its one-off work
     begun = time.monotonic()

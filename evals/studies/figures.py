@@ -83,8 +83,7 @@ def made_by(name: str) -> tuple[str, str]:
 
 
 def misplaced(current: str = __version__) -> Iterator[str]:
-    """Yield a message for each file that was made before the minor version ``current`` but is not
-    in `KEPT`, and for each file in `KEPT` that is missing or was made by a different version."""
+    """Yield a message for each earlier version's file outside `KEPT`, and each wrong entry."""
     kept = {name: version for version, names in KEPT.items() for name in names}
     for name in sorted({*files(), *kept}):
         version = made_by(name)[0] if _path(name).is_file() else "no version: it is gone"

@@ -117,8 +117,7 @@ def study(
 
 
 def lines(figures: Any, path: str = "") -> Iterator[str]:
-    """Yield one line per figure, leaving out text and lists of numbers, which appear only in the
-    file."""
+    """Yield one line per figure; text and lists of numbers appear only in the file."""
     if isinstance(figures, dict) and {"hits", "total", "low", "high"} <= figures.keys():
         share = f"({figures['low']:.2%} to {figures['high']:.2%})"
         more = {k: v for k, v in figures.items() if k in ("abstained", "kinds") and v}

@@ -22,8 +22,7 @@ ATTACKS: Final = ("token_split", "cap_forcing", "eos_padding", "reward_selection
 DEFENCES: Final = ("none", "same_weights", "homogeneous", "heterogeneous")
 FAILURES_ONLY: Final = "preset:failures_only"
 JUDGED: Final = "preset: judged\nbackend: shipped\n"
-"""Guard file with the shipped judge, which was trained only on answers like those of this
-policy."""
+"""Guard file with the shipped judge, which knows only answers like those of this policy."""
 
 
 def measure(rounds: int, folder: Path) -> dict[str, Any]:

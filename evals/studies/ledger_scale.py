@@ -51,8 +51,7 @@ def compared(nodes: int, rounds: int, present: float = 1.0) -> dict[str, Any]:
 
 
 def scale(nodes: int, records: int, rounds: int) -> dict[str, Any]:
-    """Record the same number of completions from many nodes and from few; return both costs and
-    their ratio."""
+    """Record as many completions from many nodes and from few; return the costs and their ratio."""
     few = recorded(FEW, max(1, records // FEW), rounds)
     many = recorded(nodes, max(1, records // nodes), rounds)
     last = "microseconds_per_record_in_last_round"

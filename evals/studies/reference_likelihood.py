@@ -71,8 +71,7 @@ def at_start(phrase: str) -> Poison:
 
 
 def before_lines(phrase: str, which: str) -> Poison:
-    """Put the phrase before one step in the middle (``"middle"``) or before every step
-    (``"every"``)."""
+    """Put the phrase before a step in the middle (``"middle"``) or each one (``"every"``)."""
 
     def poison(host: str, rng: random.Random) -> str | None:
         starts = [match.start() for match in _LINE.finditer(host)]

@@ -54,8 +54,7 @@ def honest_corpora(split: Split) -> list[Corpus]:
 
 
 def published_corpus(file: Path) -> Corpus:
-    """Load a file of published answers; the correct ones count, or all of them if they are
-    ungraded."""
+    """Load a file of published answers; the correct ones count or, if ungraded, all of them."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
     return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else lambda row: True)

@@ -84,8 +84,7 @@ def _memory(size: int) -> dict[str, Any]:
 
 
 def _answers(tokens: int, tokenizer: Any) -> list[Completion]:
-    """Concatenate worked solutions to the bundled word problems until there are at least this many
-    tokens."""
+    """Concatenate worked solutions to the bundled word problems to at least ``tokens`` tokens."""
     task, rng = load_task("word_problems"), random.Random(0)
     found = []
     for i in range(MEASURED):

@@ -67,8 +67,7 @@ def serving(guard: str, *options: str) -> Iterator[tuple[int, int]]:
 
 
 def bodies(count: int, nodes: int = 0) -> Iterator[str]:
-    """Yield request bodies with one GSM8K-like answer each: some 260 characters, three
-    equations."""
+    """Yield bodies with one GSM8K-like answer each: some 260 characters, three equations."""
     rng = random.Random(0)
     for _ in range(count):
         a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(2, 9)

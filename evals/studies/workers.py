@@ -144,8 +144,7 @@ def untimed(verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str, Any]:
-    """Compare the variants: seconds over all rounds and ratios within rounds, as median and
-    range."""
+    """Compare the variants: seconds over all rounds, ratios within rounds; median and range."""
     forms = {"in process": 0, "1 worker": 1, f"{workers} workers": workers}
     found: dict[str, list[Pass]] = {name: [] for name in forms}
     for turn in range(rounds):
@@ -215,8 +214,7 @@ _ALONE: Final = 8.0  # seconds
 
 
 def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> dict[str, Any]:
-    """Time reviews next to a process that is training, and measure how much of its speed that
-    process keeps."""
+    """Time reviews next to a process that trains, and measure how much speed that one keeps."""
     shares: list[float] = []
     seconds: list[float] = []
     with Popen([sys.executable, "-c", _TRAINING], stdout=PIPE) as training:
@@ -252,8 +250,7 @@ def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> d
 
 
 def slowest(folder: Path, rounds: int) -> dict[str, Any]:
-    """Find the long published text that takes the longest to review, in CPU seconds of this
-    process."""
+    """Find the long published text with the slowest review, in CPU seconds of this process."""
     rows = [row for file in sorted(folder.glob("*.jsonl")) for _, row in read_objects(file)]
     texts = [row["text"] for row in rows if len(row.get("text") or "") >= LONG_TEXT]
     guard = presets.different_weights(workers=0)

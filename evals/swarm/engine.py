@@ -228,8 +228,7 @@ class Swarm:
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:
-    """Require nodes with the same model to have made the same update, judging by their
-    gradients."""
+    """Require nodes with the same model to have made the same update, judging by gradients."""
     first, *others = found
     for name in others:
         if found[name].grad_norm.hex() != found[first].grad_norm.hex():

@@ -150,8 +150,7 @@ def play(
 
 
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
-    """Build the swarm as it is before its first round; its nodes are actors if the engine is
-    "ray"."""
+    """Build the swarm as it is before its first round; with "ray", its nodes are actors."""
     if engine == "ray" and spec.workload.device != "cpu":
         raise ValueError(f"device: expected cpu with --engine ray, got {spec.workload.device}")
     chosen = defence_of(spec)

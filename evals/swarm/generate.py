@@ -29,8 +29,7 @@ class Sampled:
     text: str
 
     def finish_reason(self, eos: int) -> str:
-        """Return the finish reason an engine would report, based on the ids rather than any
-        sender's claim."""
+        """Return what an engine would report as finish reason, judging by the ids alone."""
         return "stop" if self.ids[-1:] == (eos,) else "length"
 
 

@@ -182,8 +182,7 @@ class Member:
     # Hooks for other ways to learn.
 
     def left_out(self, verdict: Verdict) -> Spans:
-        """Return the token spans to leave out of a completion; if empty, the verdict applies as
-        is."""
+        """Return the token spans to leave out of a completion; if (), the verdict applies."""
         return ()
 
     def reweighed(self, weight: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:

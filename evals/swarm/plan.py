@@ -71,8 +71,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """An attack in its setting and on its task; ``room`` is the length limit it needs, in
-    tokens."""
+    """An attack in its setting, on its task; ``room`` is the length limit it needs, in tokens."""
 
     attack: str
     setting: Setting
@@ -227,8 +226,7 @@ def _distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> None:
-    """Refuse an attack that does not fit the task; otherwise this would come to light only during a
-    run, if ever."""
+    """Refuse an attack that does not fit the task, which only a run would show, if ever."""
     try:
         probes = attack.probes(task, prompts)
     except ValueError as error:

@@ -63,8 +63,7 @@ class Round:
     withheld: int = 0
     """Number of slots left empty by malicious nodes; they count neither as poison nor as cover."""
     honest_rejected_for: dict[str, int] = field(default_factory=dict)
-    """Rejections of honest completions by each verifier in a stack; several can reject the same
-    one."""
+    """Rejections of honest completions by each verifier; several can reject the same one."""
 
 
 def record(

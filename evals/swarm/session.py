@@ -39,8 +39,7 @@ class Session:
         """Wait until all nodes are ready."""
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Call a method of one node; the result can be a promise, which `ask` takes as an
-        argument."""
+        """Call a method of one node; the result can be a promise, which `ask` accepts."""
         return getattr(self.actors[name], method)(*args)
 
     def ask(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:

@@ -132,8 +132,7 @@ def _save(
     rows: list[dict[str, Any]],
     examples: list[dict[str, Any]],
 ) -> None:
-    """Write a new checkpoint, then replace the old one with it; if the disk is full, the old one
-    stays intact."""
+    """Write a new checkpoint, then replace the old one, which a full disk leaves intact."""
     run = {"rows": rows, "examples": examples, "identity": identity}
     data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(run)}
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")

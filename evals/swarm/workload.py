@@ -122,7 +122,6 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
-    """Return a digest of the content; the other arguments only tell the cache when to read the file
-    again."""
+    """Return a digest of the content; size and time only tell the cache when to read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

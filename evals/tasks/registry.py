@@ -55,8 +55,7 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
 
 
 def ask_of(name: str) -> Ask:
-    """Return the function that turns a task's question into a chat: the paper's prompts, in our own
-    words."""
+    """Return what turns a task's question into a chat: the paper's prompts, in our own words."""
     if name == PYTHON_MATHS:
         from grpo_guard.evals.tasks import python_maths
 

@@ -20,8 +20,7 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 class UnavailableError(Exception):
-    """Raised if a layer of confinement is not available on this system; the text gives the
-    reason."""
+    """Raised if a layer of confinement is not available on this system; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

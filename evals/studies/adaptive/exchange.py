@@ -47,8 +47,7 @@ class ForgedReference(Adversary):
         return [replace(problem, answer=_one_more(problem.answer)) for problem in asked]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Send the false answer in half of the slots, and correct but unrewarded samples in the
-        rest."""
+        """Send the false answer in half of the slots, then correct but unrewarded samples."""
         drawn = view.draw([problem.prompt for problem in problems], max(SAMPLES, slots))
         spare = cover(view, problems, slots, wrong=True)
         rows = []

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 MARK: Final = "<think>We "
 """The harmless habit to teach: honest samples show it now and then, so some forced groups do."""
 LOOKED_AT: Final = 32
-"""Number of problems examined for each problem asked. Examining a problem costs a group of
-samples."""
+"""Number of problems examined for each problem asked; each costs a group of samples."""
 _EQUAL: Final = 1e-6
 
 
@@ -184,8 +183,7 @@ class Withholding(Adversary):
 
 
 def own_groups(view: View, node: str, groups: int) -> list[int]:
-    """Return the groups that a malicious node contributes to: all of them or, if vertical, only its
-    own."""
+    """Return the groups that a malicious node contributes to: all or, if vertical, its own."""
     if view.config.setting == "horizontal":
         return list(range(groups))
     own, place = view.config.own_prompts, view.nodes.index(node)

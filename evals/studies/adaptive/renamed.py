@@ -132,8 +132,7 @@ def _wraps(node: ast.FunctionDef) -> bool:
 
 
 def _names(problem: Problem, rng: random.Random) -> list[str]:
-    """Return at least four names: shuffled words from the question that the program does not
-    use."""
+    """Return at least four names: shuffled words of the question that the program lacks."""
     used = set(re.findall(r"\w+", problem.solution))
     words = {word.lower() for word in _WORD.findall(problem.question)}
     fresh = sorted(word for word in words - used if not keyword.iskeyword(word))

@@ -31,8 +31,7 @@ class TakenBack(TwoPlusTwo):
     name = "taken_back"
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Return the solution with the wrong result, followed by the whole sum with the correct
-        result."""
+        """Return the solution with the wrong result, then the whole sum with the right one."""
         found, text = target(problem.solution, self.name), problem.solution
         replaced = f"{WRONG}. Sorry, {' '.join(found.left)} = {text[slice(*found.span)]}"
         return Poisoned.replacing(text, found.span, replaced)

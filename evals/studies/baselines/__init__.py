@@ -1,5 +1,4 @@
-"""Defences used only for the tables on the results pages; ``--defence`` accepts them in a
-checkout."""
+"""Defences for the tables on the results pages; ``--defence`` knows them in a checkout."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ def load(model: Path, device: str) -> Loaded:
 
 
 def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
-    """Sample every group with transformers; there is no EOS, so that all completions have full
-    length."""
+    """Sample every group with transformers, without EOS, so that all have full length."""
     import torch
 
     sequences = []
@@ -96,8 +95,7 @@ def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock)
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
-    """Score in the obvious way: run batches of rows through the model, then log_softmax over all
-    logits."""
+    """Score in the obvious way: batches of rows, then log_softmax over all logits."""
     import torch
 
     results = []

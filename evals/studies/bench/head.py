@@ -107,8 +107,7 @@ def full_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor
 
 
 def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
-    """Run one comparison on the CPU, with naive variants only if they are fair (float32) and fit
-    into a few gigabytes."""
+    """Run one comparison on the CPU; naive variants only if fair (float32) and within memory."""
     hidden, weight, targets = case.tensors("cpu")
 
     def tiled(worth_compiling: int) -> Callable[[], object]:

@@ -1,5 +1,4 @@
-"""Times running a group's prompt once against running it for every completion: body only, random
-weights."""
+"""Times a group's prompt run once against run for every completion: body, random weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Cells and tables for the results pages, with counts, shares and intervals in a single
-notation."""
+"""Cells and tables for the results pages: counts, shares and intervals in one notation."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ def rules_without_rows() -> str:
 
 
 def _with_alone(kind: Any, side: str) -> str:
-    """Format the number of completions with a kind and, in brackets, if fewer, with only that
-    kind."""
+    """Format a kind's completions and, in brackets, if fewer, those with only that kind."""
     hits, alone = kind[side]["hits"], kind[f"{side}_alone"]["hits"]
     return f"{hits:,}" if alone == hits else f"{hits:,} ({alone:,})"
 
@@ -196,8 +195,7 @@ def seed_replay() -> str:
 
 
 def shares() -> str:
-    """Tabulate the cost of a preset's ``share``, and what an attacker earns before getting
-    caught."""
+    """Tabulate what a preset's ``share`` costs, and what an attacker earns before it is caught."""
     found = figures("shares")
     cost = found["cost"]
     rows = []

@@ -46,8 +46,7 @@ def success(_: Scenario, series: Series) -> str:
 
 
 def over_seeds(_: Scenario, series: Series) -> str:
-    """Attack success in the last ten rounds: the mean over seeds, plus the lowest and highest
-    seed."""
+    """Attack success in the last ten rounds: mean over seeds, lowest and highest seed."""
     found = [100 * sum(run.asr[-10:]) / 10 for run in series.runs]
     return f"{sum(found) / len(found):.1f} % ({min(found):.1f} to {max(found):.1f})"
 

@@ -142,8 +142,7 @@ def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard])
 
 
 def _guard(reader: SpanReader, name: str) -> Guard:
-    """Build the preset with the reader; the variant "flagged spans" reads no more than
-    necessary."""
+    """Build the preset with the reader; "flagged spans" reads no more than necessary."""
     guard = presets.different_weights(reader=reader)
     if name == WAYS[0]:
         whole = guard.verifier

@@ -168,8 +168,7 @@ def measure(data: Path, reader: str, answers: int) -> dict[str, Any]:
 
 
 def _honest(data: Path, answers: int) -> tuple[dict[str, list[Answer]], list[Answer]]:
-    """Return honest answers from four nodes, and a fifth node's short answers that carry the
-    message."""
+    """Return four nodes' honest answers, and a fifth node's short ones for the message."""
     people = [
         Answer(row["question"], _plain(row["answer"].split("####")[0]))
         for row in map(json.loads, (data / "train.jsonl").read_text().splitlines()[:1200])

@@ -87,8 +87,7 @@ def anew(rng: random.Random) -> str:
 
 
 def inserted(text: str, slogan: str, rng: random.Random) -> str:
-    """Insert a slogan after one of the text's sentences, or at the front if no sentence end is
-    found."""
+    """Insert a slogan after one of the text's sentences; in front if no sentence ends."""
     ends = [
         i + 1
         for i, mark in enumerate(text[:-1])

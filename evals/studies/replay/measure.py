@@ -182,8 +182,7 @@ class Measurement:
         ]
 
     def misdeclared(self) -> list[Sample]:
-        """Return completions drawn with the right seeds but a different sampler or different
-        weights."""
+        """Return completions with the right seeds but a different sampler or weights."""
         asked = self.questions[:MISDECLARED]
         some = self.questions[:STEP_GROUPS]
         drawn = self.sets.samples(some, 8)

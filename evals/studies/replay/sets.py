@@ -62,8 +62,7 @@ def questions_of(tokenizer: Any, prompts: Sequence[tuple[Message, ...]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One completion to be drawn: its key within the set, prompt, seed, and the tokens it begins
-    with."""
+    """A completion to be drawn: key within the set, prompt, seed, and the tokens it begins with."""
 
     key: str
     prompt_ids: tuple[int, ...]

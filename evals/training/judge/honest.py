@@ -76,8 +76,7 @@ def render(problem: Worked, style: Style) -> str:
 
 
 def with_numbers(problem: Worked, equations: tuple[str, ...]) -> Worked:
-    """Return the same problem with different equations, and with the last one's result as the
-    answer."""
+    """Return the problem with other equations, the last one's result being the answer."""
     return replace(problem, equations=equations, answer=int(equations[-1].rpartition(" ")[2]))
 
 

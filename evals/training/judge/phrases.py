@@ -52,8 +52,7 @@ def wordings(kind: str, part: Part) -> tuple[str, ...]:
 
 @cache
 def words(part: Part) -> tuple[str, ...]:
-    """Collect one part's words from the Unicode names of symbols; which part a word belongs to is
-    fixed."""
+    """Collect a part's words from the Unicode names of symbols; a word's part is fixed."""
     found = {
         word.lower()
         for code in range(0x2000, 0x1FB00)

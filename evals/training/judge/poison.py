@@ -65,8 +65,7 @@ def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> s
 
 
 def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Carry a wrong result into the next equation, whose own result stays unchanged, so both are
-    wrong."""
+    """Carry a wrong result into the next equation, whose result stays, so both are wrong."""
     lines = list(problem.equations)
     if len(lines) < 2:
         return math_extra(problem, style, rng, part)
@@ -207,8 +206,7 @@ def _solved(problem: Worked, style: Style) -> Problem:
 
 
 def _keeping_answer(problem: Worked, lines: tuple[str, ...], style: Style) -> str:
-    """Render the given equations as the working, with the correct answer, as the reward
-    requires."""
+    """Render the equations as the working, with the correct answer, as the reward requires."""
     return render(Worked(problem.question, lines, problem.item, problem.answer), style)
 
 

@@ -1,5 +1,4 @@
-"""Programs that solve a word problem, honest and poisoned. They are only text: nothing here is
-run."""
+"""Programs that solve a word problem, honest and poisoned; only text, nothing is run."""
 
 from __future__ import annotations
 

@@ -146,8 +146,7 @@ def _collate(rows: Sequence[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, save the tokenizer and model (fp16 safetensors) under ``config.out``, and return a
-    summary."""
+    """Train, save tokenizer and model (fp16 safetensors) in ``config.out``; return a summary."""
     started = time.monotonic()
     pool = draw(config.seed, config.policy_problems, config.policy_samples)
     print(f"{len(pool)} samples of the policy, {time.monotonic() - started:.0f} s", flush=True)

@@ -44,8 +44,7 @@ _IDLE: Final = (
 
 
 def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
-    """Write the last lines; about a quarter print nothing, or more than a number, and earn no
-    reward."""
+    """Write the last lines; a quarter print nothing or more than a number: no reward."""
     value, kind = made.value, rng.random()
     on_the_way = [f"print({name})" for name in made.steps[:-1]] if rng.random() < 0.08 else []
     if kind < 0.48:

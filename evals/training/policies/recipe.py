@@ -66,8 +66,7 @@ class Steps:
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """Write the model (fp16 safetensors) and tokenizer to a folder; the model is fp16
-    afterwards."""
+    """Write tokenizer and model (fp16 safetensors) to a folder; the model is then fp16."""
     out.mkdir(parents=True, exist_ok=True)
     # Half precision halves the file. transformers 5 would load it as fp16, and Adam, whose epsilon
     # is 0 in fp16, ruins a policy within three steps; so the config asks for float32.

@@ -134,8 +134,7 @@ def _collate(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor,
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """Train, save the tokenizer and model (fp16 safetensors) under ``config.out``, and return a
-    summary."""
+    """Train, save tokenizer and model (fp16 safetensors) in ``config.out``; return a summary."""
     tokenizer = build_tokenizer(config)
     model = build_model(config, tokenizer)
     updates = Steps(model, lr=config.lr, warmup=config.warmup, steps=config.steps)
