@@ -117,8 +117,7 @@ class Adversary(ABC):
             the other one can be tried as well.
         only: The only setting in which the attack works; None if it works in both.
         task: The task that the attack runs on unless another is requested.
-        max_new_tokens: Number of tokens that the behaviour needs on the bundled policy; None for
-            the default.
+        max_new_tokens: Tokens that the behaviour needs on the bundled policy; None for the default.
     """
 
     name: str
@@ -163,8 +162,7 @@ def closed(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def cover(
     view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
 ) -> list[list[Forged]]:
-    """Draw honest samples to hide poison among, ``count`` per problem; ``wrong`` prefers samples
-    without reward.
+    """Draw honest samples as cover for poison, ``count`` per problem; ``wrong`` prefers unrewarded.
 
     Samples without reward are the paper's "gibberish": they lower a group's mean, which raises the
     poison's advantage. The policy's own samples are used, because made-up words would be improbable
@@ -227,7 +225,7 @@ class Scripted(Adversary):
             found = self.poison(problem, view.rng)
         except NoTargetError:
             return None
-        return Forged(found.text, found.span)
+        return Forged(found.text, found.span, given=found.given, masked=found.masked)
 
 
 class OfTexts(Scripted):
@@ -250,8 +248,7 @@ class FromSamples(Adversary):
 
     Attributes:
         samples: Number of samples drawn for each problem; more if there are more slots.
-        fresh_cover: Whether the honest samples are drawn separately rather than taken from
-            ``samples``.
+        fresh_cover: Whether honest samples are drawn separately, not taken from ``samples``.
     """
 
     samples: ClassVar[int] = 12

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import Given, stretches
 from grpo_guard.core.sampling_mask import KEY, SamplingMask
-from grpo_guard.evals.attacks.adversary import Forged, Scripted
-from grpo_guard.evals.attacks.base import Attack, NoTargetError
+from grpo_guard.evals.attacks.adversary import Forged, OfTexts, Scripted
+from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def poisoned(
         ValueError: the attack needs a tokenizer, or something that only a swarm has.
     """
     cases = []
+    scripted = attack if isinstance(attack, Scripted) else OfTexts(attack)
     for number, completion in enumerate(honest):
         rng = random.Random(f"{seed}:{attack.name}:{number}")
         # Our own prompts put "Q: ...\nA:" around the question.
@@ -99,7 +100,7 @@ def poisoned(
         problem = Problem(
             asked, completion.prompt_text, completion.text, completion.reference or ""
         )
-        forged = _forged(attack, problem, rng, number, tokenizer)
+        forged = _forged(scripted, problem, rng, number, tokenizer)
         if forged is None:
             continue
         sent = with_text(replace(completion, given=None), forged.text, tokenizer)
@@ -114,7 +115,7 @@ def poisoned(
 
 
 def _forged(
-    attack: Attack | Scripted,
+    attack: Scripted,
     problem: Problem,
     rng: random.Random,
     number: int,
@@ -122,21 +123,13 @@ def _forged(
 ) -> Forged | None:
     """Forge the completion to send instead of an honest one; None if the attack cannot change it.
     ``number`` serves as the swarm's round."""
-    if isinstance(attack, Scripted):
-        view: Any = SimpleNamespace(iteration=number, rng=rng)
-        if tokenizer is not None:
-            view.tokenizer = tokenizer
-        try:
-            return attack.forge(view, problem)
-        except AttributeError as error:
-            if error.obj is not view:
-                raise
-            what = "--model" if error.name == "tokenizer" else "a live swarm, eval swarm"
-            raise ValueError(
-                f"{attack.name}: expected {what}, whose {error.name} it uses"
-            ) from None
+    view: Any = SimpleNamespace(iteration=number, rng=rng)
+    if tokenizer is not None:
+        view.tokenizer = tokenizer
     try:
-        poison = attack.poison(problem, rng)
-    except NoTargetError:
-        return None
-    return Forged(poison.text, poison.span, given=poison.given, masked=poison.masked)
+        return attack.forge(view, problem)
+    except AttributeError as error:
+        if error.obj is not view:
+            raise
+        what = "--model" if error.name == "tokenizer" else "a live swarm, eval swarm"
+        raise ValueError(f"{attack.name}: expected {what}, whose {error.name} it uses") from None

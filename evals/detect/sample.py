@@ -91,14 +91,11 @@ def sample_honest(
     """Sample one completion per prompt until ``wanted`` of them have ``config.min_tokens`` tokens.
 
     On the same machine with the same number of threads, identical arguments produce identical
-    completions, even if a run was interrupted: batches are fixed in advance, and each has its own
-    seed.
+    completions, even if a run was interrupted: batches are fixed, and each has its own seed.
 
     Args:
         model: The model, in evaluation mode and already in ``config.dtype``.
         tokenizer: The model's tokenizer; needs a chat template if prompts are messages.
-        prompts: The prompts, in the order they are used.
-        config: Sampler, seed and batch size.
         wanted: Maximum number of completions. Defaults to one per prompt.
         cache: JSONL file of finished batches, which is read and appended to.
         progress: Called after each batch.
@@ -178,23 +175,19 @@ def _generate(
     import torch
 
     from grpo_guard.logprob.replay.generate import only_these_settings
+    from grpo_guard.logprob.scorers.forward import left_padded
 
     eos = config.spec.eos_token_ids or (int(tokenizer.eos_token_id),)
     pad = eos[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-    longest = max(len(ids) for _, ids in batch)
-    ids = torch.full((len(batch), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, (_, tokens) in enumerate(batch):
-        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-        mask[row, longest - len(tokens) :] = 1
+    ids, mask = left_padded([tokens for _, tokens in batch], pad, model.device)
     with torch.random.fork_rng(), torch.inference_mode(), only_these_settings(model):
         torch.manual_seed(_batch_seed(config.seed, number))
         output = model.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=mask.to(model.device),
+            input_ids=ids,
+            attention_mask=mask,
             generation_config=generation_config(config.spec, eos=eos, pad=pad),
         )
-    rows = output[:, longest:].tolist()
+    rows = output[:, ids.shape[1] :].tolist()
     return [
         _completion(tokenizer, prompt, prompt_ids, _cut(row, eos), config)
         for (prompt, prompt_ids), row in zip(batch, rows, strict=True)

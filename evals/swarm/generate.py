@@ -12,7 +12,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw as draw_under_coin
-from grpo_guard.logprob.scorers.forward import with_cache
+from grpo_guard.logprob.scorers.forward import left_padded, with_cache
 
 # Finished rows are removed from the batch once this share of it is done; each removal copies the
 # cache, so it is not worth doing for single rows.
@@ -64,10 +64,12 @@ def sample(
     done = torch.zeros(len(logits), dtype=torch.bool, device=device)
     position = mask.sum(dim=1)
     drawn = torch.full((len(logits), max_new_tokens), eos, device=device)
-    coin = None if seeds is None else _Coin(seeds, temperature, top_k)
+    coin = None if seeds is None else SamplingSpec("transformers", temperature, top_k, 1.0)
+    noise = torch.tensor([signed(seed) for seed in seeds or ()], dtype=torch.int64, device=device)
     for step in range(max_new_tokens):
         if coin is not None:
-            token = coin.draw(logits, rows, step)
+            scores, positions = logits.float() / coin.temperature, torch.full_like(rows, step)
+            token = draw_under_coin(scores, noise[rows], positions, coin)
         else:
             token = draw(logits, generator=generator, temperature=temperature, top_k=top_k)
         token[done] = eos
@@ -97,13 +99,7 @@ def _prefill(
     model: PreTrainedModel, prompt_ids: Sequence[Sequence[int]], pad: int
 ) -> tuple[DynamicCache, Tensor, Tensor]:
     """Return (cache, attention mask [B, P], next-token logits [B, V]), padded on the left."""
-    longest = max(len(ids) for ids in prompt_ids)
-    ids = torch.full((len(prompt_ids), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, tokens in enumerate(prompt_ids):
-        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-        mask[row, longest - len(tokens) :] = 1
-    ids, mask = ids.to(model.device), mask.to(model.device)
+    ids, mask = left_padded(prompt_ids, pad, model.device)
     cache = DynamicCache(config=model.config)
     out = model(
         input_ids=ids,
@@ -128,21 +124,6 @@ def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_
     # runs on.
     chosen = torch.multinomial(weights.cpu(), 1, generator=generator).to(tokens.device)
     return tokens.gather(1, chosen).squeeze(1)
-
-
-class _Coin:
-    """Draws each row's token using the noise from its own seed."""
-
-    def __init__(self, seeds: Sequence[int], temperature: float, top_k: int) -> None:
-        self.seeds = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64)
-        self.spec = SamplingSpec("transformers", temperature, top_k, 1.0)
-
-    def draw(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Draw tokens for the remaining rows; ``rows`` are the indices of their seeds."""
-        positions = torch.full_like(rows, step)
-        scores = logits.float() / self.spec.temperature
-        seeds = self.seeds.to(rows.device)[rows]
-        return draw_under_coin(scores, seeds, positions, self.spec)
 
 
 def _collect(

@@ -49,26 +49,15 @@ def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = Tr
     statistic and get advantage 0. A group whose kept rewards are all equal, or that keeps fewer
     than two completions, gets 0 throughout.
     """
-    mean, sigma = of_groups(rewards, kept)
-    centred = rewards - mean if kept is None else (rewards - mean) * kept
-    return by_scale(centred, sigma, sigma if scaled else torch.ones_like(sigma))
-
-
-def of_groups(rewards: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each group's (mean, sigma) of the kept rewards, [B, 1] each."""
     if rewards.ndim != 2:
         raise ValueError(f"rewards: expected shape [B, G], got {tuple(rewards.shape)}")
     weight = torch.ones_like(rewards) if kept is None else kept.to(rewards.dtype)
     count = weight.sum(dim=1, keepdim=True).clamp(min=1)
     mean = (rewards * weight).sum(dim=1, keepdim=True) / count
     centred = (rewards - mean) * weight
-    return mean, (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
-
-
-def by_scale(centred: Tensor, sigma: Tensor, scale: Tensor) -> Tensor:
-    """Divide centred rewards by their scale; 0 if a group's rewards are equal or its scale is 0."""
-    tells = (sigma > MIN_SIGMA) & (scale > MIN_SIGMA)
-    return torch.where(tells, centred / scale.clamp(min=MIN_SIGMA), 0.0)
+    sigma = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
+    scale = sigma.clamp(min=MIN_SIGMA) if scaled else torch.ones_like(sigma)
+    return torch.where(sigma > MIN_SIGMA, centred / scale, 0.0)
 
 
 def collate(batch: Sequence[Weighted], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
@@ -104,8 +93,7 @@ def accumulate(
 
     The value is -mean A_i (the ratio is 1) without the KL term, so it means little; what matters is
     the gradient. Completions with advantage 0 cost nothing but still count toward the mean; with a
-    KL term, they have their own gradient. ``share_prompts`` is as in `SwarmConfig`; it has no
-    effect with a KL term.
+    KL term, they have a gradient. ``share_prompts``, as in `SwarmConfig`, is ignored with one.
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
