@@ -41,8 +41,7 @@ def defences() -> list[str]:
 def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
     """Refuse a comma-separated list of names if any name is unknown, and suggest a known name.
 
-    A name with a colon is a class, to be loaded later. ``option`` is the option's name as typed,
-    such as ``--attack``.
+    A name with a colon is a class, to be loaded later. ``option`` is as typed: ``--attack``.
     """
     all_names = list(expected)
     for name in (value or "").split(","):

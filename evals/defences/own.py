@@ -25,8 +25,8 @@ from grpo_guard.evals.swarm.config import OnReject
 from grpo_guard.guard import Guard
 
 if TYPE_CHECKING:
-    from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard
-    from grpo_guard.evals.swarm.members import Peer
+    from grpo_guard.evals.defences.base import Defence, Ground
+    from grpo_guard.evals.swarm.members import Peer, VerifierGuard
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _MOST_COMPARED: Final = 80
@@ -34,12 +34,9 @@ _MOST_COMPARED: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class GuardFile:
-    """A guard file's content as it was read, so that editing the file does not affect runs that
-    start later.
+    """A guard file's content as it was read: editing the file does not affect runs to come.
 
     Args:
-        name: Name in results.
-        text: The file's content, YAML.
         on_reject: The rule for rejected completions in the file's policy.
         per_model: Whether the guard reads the policy's weights.
         coin: Whether the guard replays seeds, so that nodes must sample under a public coin.
@@ -56,8 +53,7 @@ class GuardFile:
         """Read the argument of ``--guard``: a YAML file, or ``preset:NAME``.
 
         Raises:
-            ConfigError: the file cannot be read, a field is invalid, or the suite cannot run the
-                file's policy.
+            ConfigError: the file cannot be read, a field is invalid, or its policy does not fit.
         """
         path = Path(given)
         if given.startswith(PRESET):
@@ -117,7 +113,7 @@ class GuardFile:
             self._before(peer, Ground(ground.config, ground.task, Path(folder), ground.coin))
 
     def _before(self, peer: Peer, ground: Ground) -> VerifierGuard:
-        from grpo_guard.evals.defences.base import VerifierGuard
+        from grpo_guard.evals.swarm.members import VerifierGuard
 
         config = ground.config
         live = Live(

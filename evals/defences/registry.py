@@ -16,18 +16,11 @@ from grpo_guard.core.registry import VERIFIERS, load, load_class
 from grpo_guard.core.verdict import Cause, Verdict, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.checkout import known, study
-from grpo_guard.evals.defences.base import (
-    COUNTED,
-    Defence,
-    Ground,
-    VerifierGuard,
-    counting,
-    emptied,
-)
+from grpo_guard.evals.defences.base import COUNTED, Build, Defence, Ground, counting, emptied
 from grpo_guard.evals.defences.early import defences
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.roles import COIN
-from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.members import Peer, VerifierGuard
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 
 NONE: Final = "none"
@@ -48,13 +41,9 @@ def defence(name: str) -> Defence:
 def _alone(name: str) -> Defence:
     """A single registered verifier as a defence; one that reads weights gets the live ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
-
-    def build(peer: Peer, ground: Ground) -> NodeGuard:
-        looks = name in _OF_WEIGHTS
-        verifier = of_weights(name, peer, ground) if looks else kind()
-        return VerifierGuard(counting(verifier, peer.tokenizer))
-
-    return Defence(name, build)
+    if name in _OF_WEIGHTS:
+        return Defence(name, by_verifier(partial(of_weights, name)))
+    return Defence(name, by_verifier(lambda peer, ground: kind()))
 
 
 def _profile(peer: Peer) -> str:
@@ -100,9 +89,11 @@ def heterogeneous(
     )  # fmt: skip
 
 
-def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
+def by_verifier(
+    make: Callable[[Peer, Ground], CompletionVerifier], kind: type[VerifierGuard] = VerifierGuard
+) -> Build:
     """Return a function that builds a guard with the verifier created by ``make``."""
-    return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
+    return lambda peer, ground: kind(counting(make(peer, ground), peer.tokenizer))
 
 
 def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
@@ -150,7 +141,7 @@ class AssignedPrompts(CompletionVerifier):
         return reject(self.name, Cause.MALFORMED, message)
 
 
-def homogeneous(peer: Peer, ground: Ground, *beside: CompletionVerifier) -> NodeGuard:
+def homogeneous(peer: Peer, ground: Ground, *beside: CompletionVerifier) -> VerifierGuard:
     """Build the preset for a shared seed, which also checks the assignment of prompts and slots."""
     config = ground.config
     if config.setting == "vertical":

@@ -19,14 +19,7 @@ from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
-    """All the malicious nodes in a swarm, possibly none; also counts completions that show the
-    attack.
-
-    Args:
-        adversary: Decides what the malicious nodes do.
-        peer: Node-0's model, either live or a copy.
-        terms: The swarm's terms.
-    """
+    """A swarm's malicious nodes, possibly none; also counts texts that show the attack."""
 
     def __init__(self, adversary: Adversary, peer: Peer, terms: Terms) -> None:
         self.adversary, self.peer, self.terms = adversary, peer, terms
@@ -71,8 +64,7 @@ class Coalition:
         ]
 
     def receive(self, texts: Sequence[str]) -> list[Problem] | None:
-        """Receive the honest nodes' completions of a round; return the problems to measure success
-        on.
+        """Receive a round's honest completions; return the problems to measure success on.
 
         Returns None if success is measured on the completions received.
         """
@@ -118,7 +110,4 @@ class Coalition:
         prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
         sent = Sampled(place[0], prompt_ids, ids, one.text)
         finish = sent.finish_reason(int(tokenizer.eos_token_id))
-        return self.terms.submitted(
-            iteration, problem, sent, place, span=one.span, logprobs=one.logprobs, malicious=True,
-            withheld=one.withheld, name=one.node, finish=finish,
-        )  # fmt: skip
+        return self.terms.submitted(iteration, problem, sent, place, finish, one)

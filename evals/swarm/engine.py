@@ -21,12 +21,7 @@ from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.swarm.coalition import Coalition
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Learned, Member
-from grpo_guard.evals.swarm.members import (
-    GuardIn,
-    Peer,
-    assigned,
-    one_vocabulary,
-)
+from grpo_guard.evals.swarm.members import GuardIn, Peer, assigned, one_vocabulary
 from grpo_guard.evals.swarm.record import Round, Submitted, record
 from grpo_guard.evals.swarm.session import Session
 from grpo_guard.evals.swarm.terms import Terms
@@ -47,12 +42,10 @@ class Swarm:
         peers: The policies that honest nodes start from, trained in place if nodes share objects
             with the caller. A homogeneous swarm has one, a heterogeneous swarm one per honest node,
             in order.
-        task: The problems and their reward.
         config: All other settings that affect the result.
         attack: What the malicious nodes do. Without an attack, every node must be honest.
         guard_in: Builds the guard of the nodes that start from a peer, using the model being
             trained and a separate folder; None for no guard.
-        folder: Folder for files written by guards.
         coin: Public coin that honest nodes sample under, if any.
         session: Host of the nodes, closed with the swarm; None for this process.
         member: Class of the honest nodes, which defines how they learn.

@@ -16,14 +16,14 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.evals.attacks.registry import NONE, adversary
-from grpo_guard.evals.defences.base import Defence, Ground
+from grpo_guard.evals.defences.base import Build, Defence, Ground
 from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.config import EngineName, SwarmConfig
 from grpo_guard.evals.swarm.engine import Swarm
 from grpo_guard.evals.swarm.generate import sample
-from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
+from grpo_guard.evals.swarm.members import GuardIn
 from grpo_guard.evals.swarm.session import RaySession
 from grpo_guard.evals.swarm.training import train
 from grpo_guard.evals.swarm.workload import Workload
@@ -51,9 +51,6 @@ class Spec:
     Args:
         attack: Name of the attack; "none" for a run with the same number of nodes, all of them
             honest.
-        defence: Name of the defence.
-        config: The swarm's configuration, including its seed.
-        workload: Task and policy.
         guard: The user's own guard, if any; ``defence`` is then the guard's name.
     """
 
@@ -167,12 +164,7 @@ def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
     )  # fmt: skip
 
 
-def _guard_in(
-    make: Callable[[Peer, Ground], NodeGuard],
-    config: SwarmConfig,
-    task: Task,
-    coin: PublicCoin | None,
-) -> GuardIn:
+def _guard_in(make: Build, config: SwarmConfig, task: Task, coin: PublicCoin | None) -> GuardIn:
     return lambda peer, folder: make(peer, Ground(config, task, folder, coin))
 
 

@@ -16,7 +16,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.evals.attacks.adversary import closed
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
-from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
+from grpo_guard.evals.swarm.members import GuardIn, Peer, VerifierGuard
 from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.terms import Terms
@@ -47,14 +47,10 @@ class Member:
     """Honest nodes with the same weights: a single model, guarded and updated once for all of them.
 
     Each node still samples separately: the composition of a batch affects the last bits of its
-    logits, and a node must draw the same samples no matter where it is computed, alone or with
-    others.
+    logits, and a node must draw the same samples whether it is computed alone or not.
 
     Args:
         peer: The policy to start from; its model is trained in place.
-        nodes: Indices of the nodes.
-        terms: What the swarm agreed on.
-        guard_in: Builds the guard applied before the reward; None for no guard.
         folder: Folder for files written by the guard; created if missing.
         same_ids: Whether all nodes of the swarm share a vocabulary, and can therefore exchange
             token ids as well as text.
@@ -73,7 +69,7 @@ class Member:
         config = terms.config
         self.peer, self.model, self.tokenizer = peer, peer.model, peer.tokenizer
         self.nodes, self.terms = tuple(nodes), terms
-        self.guard: NodeGuard | None = None
+        self.guard: VerifierGuard | None = None
         if guard_in is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self.guard = guard_in(peer, folder)
@@ -110,7 +106,7 @@ class Member:
             drawn = self.peer.draw(terms.config, generator, prompts, len(slots), seeds)
             sent += [
                 terms.submitted(
-                    iteration, problems[group], one, (group, slot), finish=one.finish_reason(eos)
+                    iteration, problems[group], one, (group, slot), one.finish_reason(eos)
                 )
                 for group, row in zip(groups, drawn, strict=True)
                 for slot, one in zip(slots, row, strict=True)

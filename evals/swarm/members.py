@@ -1,41 +1,66 @@
-"""The policies that honest nodes start from, and the interface of their guards."""
+"""The policies that honest nodes start from, and their guards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.verifier import Composed
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled, sample
-from grpo_guard.guard import Review
+from grpo_guard.guard import Guard, Review
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.standing import State
 
 _SAMPLED_AT_ONCE: Final = 512
 """Maximum number of rows per sampling batch; affects only memory."""
 
 
-class NodeGuard(Protocol):
-    """Interface of a guard that is applied before a node computes its rewards."""
+class VerifierGuard:
+    """Applies one of the library's guards before the reward, and keeps the guard's memory."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.ledger = guard.ledger if isinstance(guard.ledger, EvidenceLedger) else None
+        self._parts = [v for v in inner_verifiers(guard.verifier) if not isinstance(v, Composed)]
+        self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Begin a round with its prompts."""
+        """Begin a round in the verifiers that depend on it."""
+        for part in self._parts:
+            if hasattr(part, "begin_round"):
+                part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:
-        """Return verdicts, and length factors if the guard scales rewards."""
+        """Review the completions of a round, and keep the names of their nodes for `excluded`."""
+        self._nodes = tuple(sorted({completion.node or "" for completion in batch}))
+        return self.guard.review(batch)
 
     def excluded(self) -> tuple[str, ...]:
-        """Return the nodes that the guard no longer accepts anything from."""
+        """Return the nodes of the last round that the ledger excludes; none without a ledger."""
+        if self.ledger is None:
+            return ()
+        return tuple(n for n in self._nodes if self.ledger.state(self._key(n)) is State.HARD)
+
+    def _key(self, node: str) -> str:
+        """Return the node's key in the ledger."""
+        identity = self.guard.identity
+        return node if identity is None else identity.ring.key_of(node) or node
 
     def state(self) -> dict[str, Any]:
-        """Return the guard's memory as plain values."""
+        """Return the guard's memory."""
+        return self.guard.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the guard's memory."""
+        self.guard.load_state_dict(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,7 @@ class Peer:
         return rows
 
 
-GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
+GuardIn: TypeAlias = Callable[[Peer, Path], VerifierGuard]
 """Builds the guard of the nodes that start from a peer, in a separate folder."""
 
 

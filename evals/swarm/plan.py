@@ -41,8 +41,6 @@ class Matrix:
     Args:
         attacks: Names of attacks; "none" for runs where all nodes are honest. Runs with silent
             malicious nodes are added if there is any attack.
-        defences: Names of defences.
-        seeds: Seeds to run each combination with.
         setting: Setting for all attacks; None for each attack's own.
         task: Task for all attacks; None for each attack's own.
         max_new_tokens: Length limit for all attacks; None for whatever each attack needs.
@@ -83,7 +81,6 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
     """List all runs in the most useful order: seed by seed, undefended runs first.
 
     Args:
-        matrix: What differs between the runs.
         base: All other settings; its seed, setting, length limit and ``on_reject`` are not used.
         workload: Policy and task; only the task can differ between runs.
 

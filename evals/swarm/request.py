@@ -13,13 +13,7 @@ from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.defences.early import shares
 from grpo_guard.evals.defences.own import guard_files
 from grpo_guard.evals.policies.bundled import BUNDLED
-from grpo_guard.evals.policies.named import (
-    FULL_SIZE,
-    FULL_SIZE_ROOM,
-    RECIPE_ROOM,
-    RECIPES,
-    Recipe,
-)
+from grpo_guard.evals.policies.named import FULL_SIZE, FULL_SIZE_ROOM, RECIPE_ROOM, RECIPES, Recipe
 from grpo_guard.evals.swarm.config import OnReject, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.options import SwarmOptions
@@ -37,9 +31,6 @@ class Preset:
     """The values of a preset.
 
     Args:
-        attacks, defences: Names of attacks and defences.
-        seeds: Number of seeds.
-        iterations, prompts: As in `SwarmConfig`.
         settings: Further fields of `SwarmConfig`.
         lr: Learning rate for policies that are not bundled; None for the one in `FULL_SIZE`.
             Bundled policies keep their own.

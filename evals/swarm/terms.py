@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.evals.attacks.adversary import Forged
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.record import Submitted
@@ -101,15 +102,14 @@ class Terms:
         problem: Problem,
         one: Sampled,
         place: tuple[int, int],
-        *,
-        span: tuple[int, int] | None = None,
-        logprobs: tuple[float, ...] | None = None,
-        malicious: bool = False,
-        withheld: bool = False,
-        name: str | None = None,
         finish: str | None = None,
+        forged: Forged | None = None,
     ) -> Submitted:
-        """Build the completion that reaches the exchange at ``place``, its (group, slot)."""
+        """Build the completion that reaches the exchange at ``place``, its (group, slot).
+
+        ``forged`` is given for malicious senders.
+        """
+        claims = forged or Forged(one.text)
         group, slot = place
         completion = Completion(
             prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
@@ -117,14 +117,14 @@ class Terms:
             # With a coin, slots are counted per node, because each node owes its share of every
             # group.
             slot=slot if self.coin is None else slot % self.config.per_node,
-            reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
+            reference=problem.answer, task=self.task.name, sampler_logprobs=claims.logprobs,
             finish_reason=finish,
         )  # fmt: skip
-        completion = self.sent(completion, name or completion.node)
+        completion = self.sent(completion, claims.node or completion.node)
         reward = self.task.reward(completion.text, problem.answer)
-        if withheld:
-            return Submitted(completion, False, None, reward, malicious, withheld=True)
-        return Submitted(completion, span is not None, span, reward, malicious)
+        span = None if claims.withheld else claims.span
+        malicious = forged is not None
+        return Submitted(completion, span is not None, span, reward, malicious, claims.withheld)
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
         """Return the completion under the name it is sent under, which can be another node's."""

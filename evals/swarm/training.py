@@ -22,8 +22,7 @@ from typing import Any, Final
 import torch
 
 from grpo_guard.evals.swarm.engine import Swarm
-from grpo_guard.evals.swarm.examples import kept
-from grpo_guard.evals.swarm.record import Round
+from grpo_guard.evals.swarm.record import Round, kept
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 2
@@ -66,11 +65,9 @@ def train(
     """Train to the end, starting from the folder's checkpoint if there is one.
 
     Args:
-        swarm: The swarm in its state before the first round.
         folder: The run's folder; must exist.
         identity: The run's identity, as JSON values. Checkpoints with a different identity are
             refused.
-        every: Number of rounds between checkpoints.
         on_round: Called with each round's row, including the rounds in the checkpoint.
         stop: Event that, when set, ends the run after the round in progress.
 

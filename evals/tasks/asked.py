@@ -19,11 +19,6 @@ class AskedInChat:
 
     The prompt is still plain text, and its token ids are those of the rendered chat. So in a swarm
     with different tokenizers, every node reads chats rendered with the first tokenizer's template.
-
-    Args:
-        task: The task that provides the problems and the reward.
-        ask: Turns a question into the chat that asks it.
-        tokenizer: A tokenizer with a chat template.
     """
 
     def __init__(self, task: Task, ask: Ask, tokenizer: Any) -> None:
@@ -56,8 +51,7 @@ class AskedInChat:
 
 
 def turn_end(tokenizer: Any) -> int | None:
-    """Return the token that ends an assistant turn in the tokenizer's chat template, or None if
-    there isn't one.
+    """Return the token that ends an assistant turn in the chat template; None without one.
 
     The EOS named by a base model's tokenizer may be a different token, one that never ends a chat.
     """

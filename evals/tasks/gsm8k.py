@@ -1,8 +1,7 @@
 """GSM8K: real grade-school word problems, read from JSONL or through ``datasets``.
 
 Each line in the file holds ``question`` and ``answer``; the answer is a worked solution that ends
-with the line ``#### NUMBER`` and contains calculator notes such as ``<<48/2=24>>`` (arXiv
-2110.14168).
+with the line ``#### NUMBER`` and has calculator notes: ``<<48/2=24>>`` (arXiv 2110.14168).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from grpo_guard.content.answers import number_of, numbers_in
+from grpo_guard.content.answers import numbers_in
 from grpo_guard.core.jsonl import InputError, read_objects
 from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks import word_problems
@@ -24,8 +23,7 @@ DATASET: Final = ("openai/gsm8k", "main", "train")
 
 Style: TypeAlias = Literal["paper", "steps"]
 """The style of a prompt: ``paper`` asks for ``<think>`` and ``<answer>`` as arXiv 2511.09780 does;
-``steps`` is for models too small to stick to a format, which still explain themselves when asked
-to."""
+``steps`` is for models too small for a format, which still explain themselves on request."""
 
 PAPER_SYSTEM: Final = (
     "You solve mathematical problems. Reason step by step inside <think> and </think>, writing "
@@ -36,9 +34,6 @@ STEPS_REQUEST: Final = (
     "calculation as an equation."
 )
 
-# Without answer tags, the reward looks for the last number only near the end of a text, so that a
-# completion cannot earn the reward by running through all numbers.
-_TAIL_CHARS: Final = 200
 _NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 
@@ -141,12 +136,3 @@ def problem(question: Question) -> Problem:
         solution=f"<think>{working}</think><answer>{question.answer}</answer>",
         answer=question.answer,
     )
-
-
-def reward(text: str, answer: str) -> float:
-    """Return 1.0 if ``text`` gives ``answer`` inside its answer tags or, if it has no tags, as its
-    last number; otherwise 0.0."""
-    if word_problems.ANSWER_OPEN in text:
-        return word_problems.reward(text, answer)
-    numbers = list(numbers_in(text[-_TAIL_CHARS:]))
-    return float(bool(numbers) and numbers[-1] == number_of(answer))

@@ -27,8 +27,7 @@ _MOST_STEPS: Final = 40
 def program_of(equations: Sequence[tuple[str, str]]) -> tuple[str, Fraction] | None:
     """Return a program that computes ``equations`` in order, and the value that it prints.
 
-    Results of earlier steps are referred to by name, so that the program shows where each number
-    comes from.
+    Earlier results are referred to by name, to show where each number comes from.
 
     Args:
         equations: Left side and result of each equation, such as ``("48 / 2", "24")``.

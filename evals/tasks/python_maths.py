@@ -23,13 +23,7 @@ from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox
 from grpo_guard.evals.tasks import gsm8k, word_problems
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.evals.tasks.programs import (
-    CODE_CLOSE,
-    CODE_OPEN,
-    in_tags,
-    notes_of,
-    program_of,
-)
+from grpo_guard.evals.tasks.programs import CODE_CLOSE, CODE_OPEN, in_tags, notes_of, program_of
 
 SYSTEM: Final = (
     "You solve mathematical problems by writing Python. Write one working program inside <code> "
@@ -139,8 +133,7 @@ class PythonMaths:
         return generated(rng)
 
     def reward(self, text: str, answer: str) -> float:
-        """Return 1.0 if the program in ``text`` succeeds and its last printed line is ``answer``,
-        otherwise 0.0.
+        """Return 1.0 if the program in ``text`` succeeds and last prints ``answer``, else 0.0.
 
         Raises:
             SandboxUnavailableError: programs can no longer be run; no text can cause this.

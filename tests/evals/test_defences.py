@@ -19,10 +19,10 @@ from grpo_guard.evals.defences.own import GuardFile  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.defences.registry import defence  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
-from grpo_guard.evals.studies.baselines.learning import MaskSpans, capped  # noqa: E402
+from grpo_guard.evals.studies.baselines.registry import MaskSpans, capped  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
-from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.evals.swarm.workload import variants  # noqa: E402
 from grpo_guard.logprob.reader.reader import Opinion  # noqa: E402
 from grpo_guard.logprob.reader.spans import TextSpan  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("transformers")
 
 from grpo_guard.core.verdict import Cause
+from grpo_guard.evals.attacks.adversary import Forged
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.registry import defence
-from grpo_guard.evals.studies.baselines.registry import OfTask
-from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key
+from grpo_guard.evals.studies.baselines.registry import OfTask, SignedTerms, node_key
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate
@@ -44,7 +44,7 @@ def test_signed_nodes_keep_their_names_from_impostors(tmp_path: Path) -> None:
 
     false = replace(problems[3], answer=str(int(problems[3].answer) + 1))
     batch = [sent(group, slot) for group in range(3) for slot in range(2)]
-    batch += [sent(3, 0, name="node-0"), sent(3, 1, problem=false)]
+    batch += [sent(3, 0, forged=Forged("", node="node-0")), sent(3, 1, problem=false)]
     build = defence("heterogeneous_signed").build
     assert build is not None
     peer: Any = SimpleNamespace(tokenizer=None)

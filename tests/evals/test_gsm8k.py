@@ -9,7 +9,7 @@ import pytest
 
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.evals.studies.corpora import gsm8k_file
-from grpo_guard.evals.tasks import gsm8k
+from grpo_guard.evals.tasks import gsm8k, word_problems
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
@@ -27,7 +27,9 @@ def test_real_file() -> None:
     questions = gsm8k.load(REAL)
     assert len(questions) == 7473
     assert questions[0].answer == "72"
-    assert all(gsm8k.reward(gsm8k.problem(q).solution, q.answer) == 1.0 for q in questions[:500])
+    assert all(
+        word_problems.reward(gsm8k.problem(q).solution, q.answer) == 1.0 for q in questions[:500]
+    )
     assert [q.index for q in gsm8k.subset(questions, 5, 0)] == [
         q.index for q in gsm8k.subset(questions, 50, 0)[:5]
     ]
@@ -82,18 +84,3 @@ def test_prompt_messages() -> None:
     assert [m["role"] for m in gsm8k.messages("Q?", "paper")] == ["system", "user"]
     with pytest.raises(ValueError, match="style"):
         gsm8k.messages("Q?", "other")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<think>x</think><answer>1002 cows</answer>", 1.0),
-        ("<answer>1003</answer> 1002", 0.0),
-        ("so the answer is $1,002.", 1.0),
-        ("1002 at first, but then 7", 0.0),
-        ("", 0.0),
-        ("no number", 0.0),
-    ],
-)
-def test_rewards(text: str, expected: float) -> None:
-    assert gsm8k.reward(text, "1002") == expected

@@ -12,10 +12,9 @@ import pytest
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
-from grpo_guard.evals.studies.replay.measure import Sample, measured
+from grpo_guard.evals.studies.replay.measure import Sample, measured, one_step_later
 from grpo_guard.evals.studies.replay.sets import COIN, NODE, ROUND, Draw, Question, Sets, completion
 from grpo_guard.evals.studies.replay.sets import FLOAT32 as FLOAT
-from grpo_guard.evals.studies.replay.step import one_step_later
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.profile import FLOAT32
 

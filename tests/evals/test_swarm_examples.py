@@ -16,8 +16,7 @@ from grpo_guard.evals.results import (
     REJECTED_POISON,
     Example,
 )
-from grpo_guard.evals.swarm.examples import PER_KIND, examples_of, kept
-from grpo_guard.evals.swarm.record import Submitted
+from grpo_guard.evals.swarm.record import PER_KIND, Submitted, examples_of, kept
 
 
 def sent(text: str = "text", *, poisoned: bool = False, reward: float = 1.0, **more: Any) -> Any:

@@ -26,8 +26,7 @@ from grpo_guard.evals.tasks import gsm8k, word_problems  # noqa: E402
 from grpo_guard.evals.tasks.asked import AskedInChat, turn_end  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem  # noqa: E402
 from grpo_guard.evals.tasks.base import held_out as held_out_problem  # noqa: E402
-from grpo_guard.evals.tasks.from_file import FromFile  # noqa: E402
-from grpo_guard.evals.tasks.registry import ask_of, load_task  # noqa: E402
+from grpo_guard.evals.tasks.registry import FromFile, ask_of, load_task  # noqa: E402
 from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

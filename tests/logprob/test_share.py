@@ -15,11 +15,11 @@ from grpo_guard import AllOf, Completion, Guard, LogProbBoundVerifier, presets
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
 from grpo_guard.core.verdict import NOT_CHECKED, Verdict
-from grpo_guard.evals.defences.base import Ground, VerifierGuard
+from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.own import GuardFile
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.swarm.config import SwarmConfig
-from grpo_guard.evals.swarm.members import Peer
+from grpo_guard.evals.swarm.members import Peer, VerifierGuard
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.logprob.form import FormVerifier

@@ -23,6 +23,8 @@ _KINDS: Final = {
         "thesaurus": "Thesaurus",
         "echoed_name": "EchoedName",
         "answer_unit": "AnswerUnit",
+        "inequality": "Inequality",
+        "taken_back": "TakenBack",
     },
     "unpublished": {
         "judge_in_think": "JudgeInThink",
@@ -30,7 +32,6 @@ _KINDS: Final = {
         "shakespeare": "Shakespeare",
         "subliminal": "Subliminal",
     },
-    "unread": {"inequality": "Inequality", "taken_back": "TakenBack"},
 }
 ATTACKS: Final = {
     name: f"{__name__}.{module}:{kind}"

@@ -31,8 +31,7 @@ class Impersonation(TextAttack):
 
 
 class ForgedReference(Adversary):
-    """Real questions with a reference answer that is one too high, so that correct work goes
-    unrewarded.
+    """Real questions with a reference answer that is one too high: correct work earns nothing.
 
     The poison consists of the policy's own correct samples, with the false answer replacing theirs.
     """

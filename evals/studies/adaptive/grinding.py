@@ -3,8 +3,7 @@
 A coin fixes what each slot contains, but not which problems a node asks (in vertical swarms where
 nodes choose them), nor whether the node sends anything at all. Both choices can teach: a group of
 forced samples moves the policy towards whatever its rewarded members have in common, so a node that
-examines many groups can ask the problem whose group suits it. These adversaries send only what the
-coin draws.
+examines many groups can ask the problem whose group suits it. They send only the coin's draws.
 
 Without a coin they choose among the same number of free samples, for comparison with the defence.
 """

@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
+from hashlib import sha256
 from typing import Final
+
+import torch
+from torch import Tensor
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
@@ -17,7 +22,7 @@ from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.verdict import Verdict, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
+from grpo_guard.evals.defences.base import Defence, Ground, counting
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.defences.registry import (
     by_verifier,
@@ -27,21 +32,26 @@ from grpo_guard.evals.defences.registry import (
     replay,
     same_weights,
 )
-from grpo_guard.evals.studies.baselines import learning
-from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key, run_name
 from grpo_guard.evals.studies.baselines.spans import TokenSpanGuard
-from grpo_guard.evals.swarm.members import NodeGuard, Peer
+from grpo_guard.evals.swarm.config import SwarmConfig
+from grpo_guard.evals.swarm.honest import Member, Spans
+from grpo_guard.evals.swarm.members import Peer, VerifierGuard
+from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.guard.references import References
 from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.nodes.identity.envelope import signed
 from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.keys import SigningKey
 from grpo_guard.nodes.identity.ring import KeyRing
 
 _SENTENCE: Final = re.compile(r"[^.?]{1,200}[.?]")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
+# Honest tokens from a policy that samples from its top 50 are seldom less likely than this.
+_IMPROBABLE: Final = 0.02
 _LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
 
 
@@ -49,8 +59,7 @@ class WholeRounds(CompletionVerifier):
     """Rejects all of a node's completions in any round where the node left slots empty.
 
     A node that sends only what suits it chooses what gets trained on. This verifier leaves a node
-    only one choice per round: all or nothing. An honest node that loses one message loses the whole
-    round.
+    only all or nothing per round. An honest node that loses a message loses the whole round.
 
     Args:
         owed: Number of completions each node must send per round, all of them in one batch.
@@ -109,6 +118,60 @@ def shipped(ground: Ground) -> JudgeVerifier:
     return JudgeVerifier()
 
 
+class MaskSpans(Member):
+    """A rejected completion whose verdict names tokens keeps its reward, but not those tokens.
+
+    Other rejected completions are treated according to ``on_reject``.
+    """
+
+    def left_out(self, verdict: Verdict) -> Spans:
+        """Return the token spans that a rejection names, if any."""
+        if not verdict.rejected:
+            return ()
+        return tuple(found.token_span for found in verdict.findings if found.token_span is not None)
+
+
+class CapImprobable(Member):
+    """Scales down positive updates of tokens that the local policy finds improbable."""
+
+    def reweighed(self, weight: Tensor, logprobs: Tensor) -> Tensor:
+        """Multiply positive weights by probability / 0.02 if that is below 1."""
+        return capped(weight, logprobs, _IMPROBABLE)
+
+
+def capped(weight: Tensor, logprobs: Tensor, below: float) -> Tensor:
+    """Multiply positive weights by probability / ``below`` if that is below 1."""
+    factor = (logprobs.exp() / below).clamp(max=1.0)
+    return torch.where(weight > 0, weight * factor, weight)
+
+
+class SignedTerms(Terms):
+    """Terms of a swarm where every completion sent is signed."""
+
+    def sent(self, completion: Completion, name: str | None) -> Completion:
+        """Sign a completion with its sender's key, even if it is sent under another node's name."""
+        key, run = node_key(self.config, completion.node or ""), run_name(self.config)
+        if self.coin is None:  # the same problem can be asked twice in a round
+            group, slot = int(completion.group or 0), int(completion.slot or 0)
+            completion = replace(completion, slot=group * self.config.group_size + slot)
+        return signed(replace(completion, node=name), key, run=run)
+
+
+def run_name(config: SwarmConfig) -> str:
+    """Return the run's name, which nodes include in what they sign."""
+    return f"swarm-{config.seed}"
+
+
+def node_key(config: SwarmConfig, node: str) -> SigningKey:
+    """Return a node's key, the same in every process."""
+    return _key(f"{run_name(config)} {node}")
+
+
+@lru_cache(maxsize=1024)
+def _key(seed: str) -> SigningKey:
+    return SigningKey(sha256(seed.encode()).digest())
+
+
 class OwnPrompts(VerifierGuard):
     """Seed replay while nodes choose their own problems, as a baseline against seed grinding."""
 
@@ -119,18 +182,14 @@ class OwnPrompts(VerifierGuard):
                 part.begin_round(round)
 
 
-def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
-    return OwnPrompts(counting(replay(peer, ground), peer.tokenizer))
-
-
-def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
+def _whole_rounds(peer: Peer, ground: Ground) -> VerifierGuard:
     """Build the homogeneous stack so that it accepts all of a node's round or none of it."""
     config = ground.config
     owed = config.prompts * config.group_size // config.nodes
     return homogeneous(peer, ground, WholeRounds(owed))
 
 
-def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
+def _content_spans(peer: Peer, ground: Ground) -> VerifierGuard:
     """Build a guard from the content verifiers that locate their findings; only the spans pay."""
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
@@ -139,7 +198,7 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
     return TokenSpanGuard(counting(verifier, peer.tokenizer), peer.tokenizer)
 
 
-def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
+def _heterogeneous_signed(peer: Peer, ground: Ground) -> VerifierGuard:
     """Build the heterogeneous stack with signatures and the task's own reference answers."""
     guard = heterogeneous(peer, ground)
     config = ground.config
@@ -149,37 +208,32 @@ def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
     return guard
 
 
-def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
+def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> SpotCheck:
     """Build `same_weights` so that it checks a share of each node's completions.
 
     Newcomers are checked no more often than others: the share is constant until a node is caught.
     """
     share = percent / 100
     whole = same_weights(peer, ground).guard.verifier
-    checked = SpotCheck(whole, share=share, newcomers=share, key=ground.key)
-    return VerifierGuard(counting(checked, peer.tokenizer))
+    return SpotCheck(whole, share=share, newcomers=share, key=ground.key)
 
 
-def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
+def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> PaperLogitVerifier:
     """Build the logit check of the paper's own code: top 100 in 2025, later top 60."""
-    return VerifierGuard(counting(PaperLogitVerifier(peer.model, k=k), peer.tokenizer))
+    return PaperLogitVerifier(peer.model, k=k)
 
 
 DEFENCES: Final = (
-    Defence("cap_improbable", member=learning.CapImprobable),
-    Defence(
-        "mask_span",
-        by_verifier(lambda peer, ground: of_weights("logprob_bound", peer, ground)),
-        member=learning.MaskSpans,
-    ),
-    Defence("mask_content_span", _content_spans, member=learning.MaskSpans),
+    Defence("cap_improbable", member=CapImprobable),
+    Defence("mask_span", by_verifier(partial(of_weights, "logprob_bound")), member=MaskSpans),
+    Defence("mask_content_span", _content_spans, member=MaskSpans),
     Defence("shipped_judge", by_verifier(lambda peer, ground: shipped(ground))),
-    *(Defence(f"authors_logit_{k}", partial(_authors_logit, k=k)) for k in (100, 60)),
+    *(Defence(f"authors_logit_{k}", by_verifier(partial(_authors_logit, k=k))) for k in (100, 60)),
     *(
-        Defence(f"spot_checks_{percent}", partial(_spot_checks, percent=percent))
+        Defence(f"spot_checks_{percent}", by_verifier(partial(_spot_checks, percent=percent)))
         for percent in (5, 10, 25, 50, 100)
     ),
-    Defence("own_prompts", _own_prompts, coin=True),
+    Defence("own_prompts", by_verifier(replay, OwnPrompts), coin=True),
     Defence("whole_rounds", _whole_rounds, coin=True),
     Defence("heterogeneous_signed", _heterogeneous_signed, terms=SignedTerms),
 )

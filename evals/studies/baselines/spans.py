@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Finding, Verdict
-from grpo_guard.evals.defences.base import VerifierGuard
+from grpo_guard.evals.swarm.members import VerifierGuard
 from grpo_guard.guard import Guard, Review
 
 # In a malformed or overlong completion, a finding's location does not cover the other faults.

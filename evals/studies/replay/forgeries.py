@@ -19,8 +19,7 @@ def flipped_digit(
 ) -> tuple[tuple[int, ...], int] | None:
     """Change one digit of an equation's result; return the ids and the changed token's index.
 
-    All other tokens are kept. Returns None if no equation's result can be changed in a single
-    token.
+    All other tokens are kept. Returns None if no result can be changed in a single token.
     """
     ends = _ends(ids, tokenizer)
     text = tokenizer.decode(list(ids))

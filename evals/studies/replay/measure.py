@@ -9,6 +9,7 @@ Draws with one number format and verifies with another, in both directions, and 
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.text import TextAttack
@@ -27,7 +30,6 @@ from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rejected, s
 from grpo_guard.evals.studies.replay import sets
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
 from grpo_guard.evals.studies.replay.sets import COIN, FLOAT32, SPEC, Question, Sets, questions_of
-from grpo_guard.evals.studies.replay.step import one_step_later
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
 from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.tasks import gsm8k
@@ -43,8 +45,7 @@ FORGED, MISDECLARED = 128, 64
 SELECTED_OF_8, SELECTED_OF_80 = 125, 8
 STEP_GROUPS = 4
 LEAST_TOKENS = 96
-
-
+LEARNING_RATE = 1e-6  # TRL's default
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -98,6 +99,34 @@ def _weighed(
     ]
     stats = scorer.score(encoded, SPEC, mass_margin=profile.mass_margin, replay=Replay())
     return [weigh_replay(one, profile) for one in stats]
+
+
+def one_step_later(
+    model: Any, groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
+) -> Any:
+    """Copy the model and take one AdamW step that rewards the shorter completions in each group.
+
+    Adam's first step moves every weight by about the learning rate, no matter what the rewards are.
+    A group is (prompt, completions) as token ids, with completions of at least two lengths.
+    """
+    stepped = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(stepped.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    for prompt, completions in groups:
+        rewards = torch.tensor([-float(len(ids)) for ids in completions])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        for ids, advantage in zip(completions, advantages.tolist(), strict=True):
+            (-advantage * _log_probs(stepped, prompt, ids).mean()).backward()
+    optimizer.step()
+    stepped.zero_grad(set_to_none=True)
+    return stepped
+
+
+def _log_probs(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
+    """Return the log-probs of a completion's tokens, [n]."""
+    tokens = torch.tensor([[*prompt, *ids]])
+    logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    chosen: Tensor = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    return chosen
 
 
 class Measurement:

@@ -3,7 +3,7 @@
 ``python -m grpo_guard.evals.training.policies.texts``
 
 Further training on these texts makes the nodes of a heterogeneous swarm differ
-(`grpo_guard.evals.swarm.variants`), and the corpora themselves are not in the wheel.
+(`grpo_guard.evals.swarm.workload`), and the corpora themselves are not in the wheel.
 """
 
 from __future__ import annotations
