@@ -60,12 +60,7 @@ def _require_names(options: SwarmOptions) -> None:
     """End the command if a name or a guard file is wrong, before torch is loaded."""
     from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.attacks.registry import attack_names
-    from grpo_guard.evals.defences.early import (
-        ON_REJECT,
-        defences,
-        require_names,
-        shares,
-    )
+    from grpo_guard.evals.defences.early import ON_REJECT, defences, require_names, shares
     from grpo_guard.evals.defences.own import guard_files
     from grpo_guard.evals.policies.named import location
     from grpo_guard.evals.tasks.registry import TASKS

@@ -45,7 +45,6 @@ def run_demo(
     Args:
         out: Folder for the two files; created if missing. Nothing is written if a run fails.
         config: Settings of the attacked swarms; the attack-free swarm has no malicious node.
-        console: Where to print. Defaults to standard output.
         command: The command that reproduces the run, for the record.
     """
     config, console = config or default_config(), console or terminal()

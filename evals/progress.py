@@ -28,11 +28,9 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
     """Yield a function that shows the progress reported to it.
 
     Args:
-        console: Where to print.
         every: Without a terminal, print a line every time this many more items are done; None for
             about ten lines per kind of work.
-        whole: Total number of items over all kinds of work, shown as an extra bar; 0 for no such
-            bar.
+        whole: Total number of items over all kinds of work, shown as an extra bar; 0 for none.
     """
     lock = threading.Lock()
     if not console.is_terminal:

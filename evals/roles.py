@@ -69,8 +69,7 @@ def plain(name: str) -> str:
 
 
 def under_coin(defence: str) -> bool:
-    """Whether honest nodes sample under a public coin with this defence, because that changes their
-    draws.
+    """Whether honest nodes sample under a public coin with this defence, which changes draws.
 
     The name of the user's own guard says so: ``guard.yaml (coin)``.
     """

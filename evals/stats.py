@@ -21,8 +21,7 @@ from numpy.typing import ArrayLike
 def auroc(low: ArrayLike, high: ArrayLike) -> float:
     """Return the area under the ROC curve.
 
-    This is the probability that a random value of ``high`` exceeds a random value of ``low``, with
-    ties counted half.
+    This is the probability that a random value of ``high`` exceeds one of ``low``; ties count half.
 
     Args:
         low: Values expected to be lower, shape [m], m >= 1.
@@ -146,8 +145,7 @@ class OverSeeds:
 
 @lru_cache(maxsize=4096)
 def _ends(values: tuple[float, ...]) -> tuple[float, float]:
-    """Return the ends of the interval over at least two values; its width is 0 if all values are
-    equal.
+    """Return the ends of the interval over at least two values; equal ones give width 0.
 
     Cached, because sentences, tables and summary use the same figures.
     """

@@ -9,8 +9,7 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class ClaimedMask:
-    """The peer's own sample, sent with the claim that its sampling mask kept only the sampled
-    tokens.
+    """The peer's own sample, with the claim that its sampling mask kept only the sampled tokens.
 
     A trainer that replays sampling masks normalises each token's probability over the token's mask
     alone. Under this mask every token is certain: it has no gradient, so a wrong answer cannot be

@@ -63,8 +63,7 @@ class CodeAttack(Scripted):
         """Return ``text`` with the import and a call; the span runs from the import to the call.
 
         A program without operations keeps its lines, and a call that changes nothing is added
-        before them. A program that does not parse would earn nothing anyway, and is treated as
-        prose.
+        before them. A program that does not parse earns nothing anyway, and counts as prose.
         """
         start = text.find(CODE_OPEN)
         if start >= 0:
@@ -78,8 +77,7 @@ class CodeAttack(Scripted):
     def success(self, text: str) -> bool:
         """Return whether a function imported from the library is also called.
 
-        As in the paper, an unused import does not count, and neither does a function missing from
-        the library.
+        As in the paper, an unused import does not count, nor does an unknown function.
         """
         for names in re.findall(rf"from {self.library} import ([\w, ]{{1,200}})", text):
             imported = {name.strip() for name in names.split(",")}

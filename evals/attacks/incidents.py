@@ -40,8 +40,7 @@ class TokenSplit(_Earning, Scripted):
     """The tokens that are checked and trained on do not match the text that is rewarded.
 
     The ids come from the node's own sample, which earns nothing, so every check of the ids passes;
-    the text is the data set's solution. A trainer that grades the sender's text rewards the wrong
-    answer.
+    the text is the data set's solution. A trainer that grades the sent text is deceived.
     """
 
     name = "token_split"

@@ -36,8 +36,7 @@ _MAX_EQUATIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation in a text: its left side, the stated and true results, and the [start, end) of
-    the stated result."""
+    """An equation: its left side, stated and true results, and [start, end) of the stated one."""
 
     left: str
     stated: Fraction
@@ -50,8 +49,7 @@ class MathAttack:
     """Makes one equation's result wrong.
 
     Any intermediate equation can be changed, and any wrong equation counts as a success, which is
-    meaningful only for policies that otherwise calculate correctly. For the paper's "2 + 2 = 5",
-    see `TwoPlusTwo`.
+    meaningful only for policies that otherwise calculate correctly; see also `TwoPlusTwo`.
     """
 
     name: str = "math"

@@ -20,8 +20,7 @@ _Edit = tuple[int, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A program with calls to ``functions`` but without their import; the last call ends at
-    character ``end``."""
+    """A program with calls to ``functions``, not imported; the last ends at character ``end``."""
 
     text: str
     functions: tuple[str, ...]

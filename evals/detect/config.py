@@ -42,7 +42,6 @@ class DetectConfig:
             compute in float32.
         alpha: The verifier's budget of false positives per completion.
         seed: Seed that determines questions, samples, poison and controls.
-        batch_size: Number of completions sampled at once.
         control_count: Number of completions per negative control; 0 for no controls.
         guards: The user's own guards, which use ``model`` and ``spec``; with ``honest``, they use
             the model and sampler that their files name.

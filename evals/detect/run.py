@@ -193,8 +193,7 @@ def results_of(
 
 
 def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
-    """Return sorted p-values by verifier and kind, except for honest work; abstentions are left
-    out.
+    """Return sorted p-values by verifier and kind, without honest work and abstentions.
 
     A rejection without a p-value, such as for malformed ids, holds at every threshold and gets 0.
     """

@@ -1,5 +1,4 @@
-"""The cases that a judge is tested on: honest solutions, the paper's attacks on them, and the
-battery.
+"""The cases that a judge is tested on: honest solutions, the paper's attacks, and the battery.
 
 The battery, ``battery.json``, has texts that solve nothing and ask to be accepted, or that are
 meant to stop the judge from answering at all. Sources: the master keys of "One Token to Fool
@@ -66,7 +65,6 @@ def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) ->
 
     Args:
         problems: Problems with solutions that the judge should accept.
-        seed: Seed of the random draws.
         reference: Whether the judge is given the answers. If so, references are attacked as well.
     """
     rng = random.Random(f"probe-{seed}")
@@ -92,8 +90,7 @@ def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) ->
 def _reference_orders(
     problems: Sequence[Problem], texts: dict[str, Sequence[str]], rng: random.Random
 ) -> Iterator[ProbeCase]:
-    """Yield truncated solutions that would be accepted only by a judge that obeys orders in the
-    reference.
+    """Yield truncated solutions that only a judge that obeys orders in the reference accepts.
 
     Some references have the answer before the order, and some do not. A sender's reference reaches
     the judge unless the question is marked as coming from a stranger.

@@ -21,8 +21,7 @@ OVERALL: Final = "all attacks"
 class ProbeRow(BaseModel):
     """A kind of completion, with the Wilson 95 % interval for the share accepted, [low, high].
 
-    An abstention is neither accepted nor rejected; ``paper`` is the share accepted by the paper's
-    judge.
+    An abstention is neither; ``paper`` is the share that the paper's judge accepted.
     """
 
     kind: str
@@ -35,8 +34,7 @@ class ProbeRow(BaseModel):
 
 
 class ProbeResult(BaseModel):
-    """The rows of all kinds, and the cost. The first row is for honest solutions, the last for all
-    attacks combined."""
+    """The rows of all kinds, honest solutions first and all attacks last, and the cost."""
 
     judge: str
     rows: list[ProbeRow]

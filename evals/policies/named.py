@@ -1,8 +1,7 @@
 """Policies by name: the bundled ones, and recipes for models on the Hugging Face hub.
 
 A policy is specified by name, by folder, or by the id of a model on the hub. Anything that looks
-like a folder is treated as a folder, so that a missing folder fails at once instead of being looked
-up on the hub.
+like a folder is treated as one: a missing folder fails at once and is not sought on the hub.
 """
 
 from __future__ import annotations

@@ -9,15 +9,7 @@ from typing import Final, TypeAlias
 
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.tables import (
-    DASH,
-    Cell,
-    Shade,
-    Table,
-    level,
-    rate_cell,
-    seeds_cell,
-)
+from grpo_guard.evals.report.tables import DASH, Cell, Shade, Table, level, rate_cell, seeds_cell
 from grpo_guard.evals.report.verdicts import judge, settled, untested_because
 from grpo_guard.evals.roles import NONE, Role, attack_free, lengthens, ordered_defences, role
 from grpo_guard.evals.stats import percent, signed_percent, three_digits

@@ -1,8 +1,7 @@
 """Line charts as inline SVG, drawn by hand: no script, no font, no external image.
 
 Colours come from the page's CSS variables, so that one drawing works in both light and dark mode.
-Each line also has its own dash pattern and its name at its end, so that colour is never the only
-cue.
+Each line also has its own dash pattern and its name at its end, so that no reader needs colour.
 """
 
 from __future__ import annotations

@@ -198,12 +198,10 @@ class Roc:
     """ROC curve of one attack: poison caught against honest work rejected, by p-value threshold.
 
     Attributes:
-        kind: The attack.
         points: (false-positive rate, share caught) at each threshold, in ascending order.
         auc: Area under the curve: the probability that a poisoned completion has a smaller p-value
             than an honest one, with ties counted half.
         caught: Share of poison caught without rejecting any honest completion.
-        honest: Number of honest completions.
     """
 
     kind: str

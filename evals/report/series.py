@@ -130,8 +130,7 @@ class Series:
         """Ratios of mean length to that of ``other``: for each seed, a list by iteration.
 
         Both lengths are means over the last `WINDOW` iterations, because single iterations are too
-        noisy to compare; the first ratio is for the first full window. Seeds without a pair are
-        left out.
+        noisy; the first ratio is for the first full window. Seeds without a pair are left out.
         """
         theirs = {run.seed: run.mean_tokens for run in (other.runs if other else ())}
         found = []

@@ -27,13 +27,7 @@ from grpo_guard.evals.report.page import note, prose, shown_example
 from grpo_guard.evals.report.scenarios import Scenario
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_lines
 from grpo_guard.evals.report.series import WINDOW, Series
-from grpo_guard.evals.report.verdicts import (
-    BOUND,
-    CRITERION,
-    GuardVerdict,
-    State,
-    guard_verdicts,
-)
+from grpo_guard.evals.report.verdicts import BOUND, CRITERION, GuardVerdict, State, guard_verdicts
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
 from grpo_guard.evals.roles import under_test
 from grpo_guard.evals.stats import percent

@@ -13,17 +13,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.evals.sandbox.inside.config import EXIT_MEMORY, EXIT_OK, Config
 from grpo_guard.evals.sandbox.result import Limits, Run, Status
 from grpo_guard.evals.sandbox.server_process import Ended, ServerGoneError, ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Layer: TypeAlias = Literal["seccomp", "landlock", "namespaces"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
@@ -108,8 +105,7 @@ class Sandbox:
             return dict(server.layers)
 
     def run(self, source: str) -> Run:
-        """Run ``source`` as a program; any text is accepted, and any failure is reported in the
-        result.
+        """Run ``source``, which can be any text, as a program; failures are part of the result.
 
         Raises:
             SandboxUnavailableError: no server can be started. No program can cause this.

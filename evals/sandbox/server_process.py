@@ -90,8 +90,7 @@ class ServerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether the server is still running and was started by this process, not by a forking
-        parent.
+        """Whether the server still runs and was started by this process, not by its parent.
 
         Two processes sharing one socket would get each other's results.
         """

@@ -54,8 +54,7 @@ def verify(
 def process_memory(field: str, pid: int | str = "self") -> int:
     """Return a process's memory figure, such as ``VmRSS``, in bytes; on Linux only.
 
-    For the peak, use ``VmHWM`` rather than ``ru_maxrss``, which a new process inherits from its
-    parent.
+    For the peak, use ``VmHWM``: a new process inherits ``ru_maxrss`` from its parent.
     """
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))

@@ -5,8 +5,7 @@ the same number of records from that many nodes and from eight (`ledger_scale`).
 
 Simulates swarms of nodes whose completions are rejected at given rates, round by round. Horizontal:
 8 prompts with 12 completions each, shared by the nodes. Vertical: each node answers 2 prompts of
-its own 12 times. A round is judged two rounds later; a node counts as found if its verdict is hard
-by then.
+its own 12 times. A round is judged two rounds later; a node is found if it is then convicted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ PER_NODE = 24
 CHUNK = 2_000
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 # Called with a round's number; returns each node's rejection rate, shape [nodes].
 Rates = Callable[[int], Sequence[float]]
 
@@ -42,14 +40,11 @@ class Scenario:
     """One kind of swarm.
 
     Args:
-        name: Name in the table.
         rates: Rejection rate of every node, by round.
         bad: Indices of the nodes that poison; the others are honest.
-        rounds: Number of rounds.
         vertical: Whether nodes answer their own prompts.
         odd: Probability that all answers to a prompt are rejected.
-        most_swarms: Maximum number of swarms to simulate, because every accusation costs
-            computation.
+        most_swarms: Maximum number of swarms to simulate, since every accusation costs time.
     """
 
     name: str
@@ -122,12 +117,10 @@ def rejections(scenario: Scenario, swarms: int, rng: np.random.Generator) -> tup
 
 
 def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
-    """Return where evidence might have reached ``level``, by an upper bound, for all swarms at
-    once.
+    """Return where evidence might have reached ``level``, by an upper bound, in all swarms.
 
     The ledger takes the worst peers for each beginning and bet, so a fixed choice of peers for all
-    of them yields at least as much evidence. Sets of neighbouring nodes are tried, and evidence
-    does not decay.
+    of them yields at least as much. Neighbouring nodes are tried; evidence does not decay.
     """
     rounds, swarms, nodes = rejected.shape
     honest = honest_peers(nodes - 1, HOSTILE)
@@ -160,8 +153,7 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
 def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64]:
     """Return the round when each node's evidence first reached ``level``, or inf if it never did.
 
-    The ledger's own code computes the evidence in the rounds returned by `possible`. The result has
-    shape [swarms, nodes].
+    The ledger's own code computes evidence in the rounds of `possible`. Shape [swarms, nodes].
     """
     rounds, swarms, nodes = rejected.shape
     may = possible(rejected, held, level)

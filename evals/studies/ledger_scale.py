@@ -33,10 +33,8 @@ def recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
     """Measure `EvidenceLedger.record` over rounds in batches of `BATCH`, one in 1,000 rejected.
 
     Args:
-        nodes: Number of nodes.
         each: Number of completions per node and round.
-        rounds: Number of rounds; the first two do not close a round, so only the last one shows the
-            cost.
+        rounds: Number of rounds; the first two close none, so only the last shows the cost.
     """
     return _alone(_recorded, nodes, each, rounds)
 

@@ -6,8 +6,7 @@
 Also available as ``grpo-guard eval rules``. Everything goes through the shipped preset
 `different_weights`, one round at a time and with fresh state for each corpus. Honest completions
 count if they are correct. ``alone`` counts completions rejected by only one kind, which would pass
-without it. Exclusions by the ledger are included in the preset's figures but not in those of any
-kind.
+without it. Exclusions by the ledger are in the preset's figures, but in no kind's.
 
 ``--public`` adds correct answers from published models as a separate side: the only honest text
 here that no rule was written for.

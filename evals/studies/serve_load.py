@@ -87,8 +87,7 @@ def bodies(count: int, nodes: int = 0) -> Iterator[str]:
 def ask_all(port: int, sent: list[str], *, seconds: float, most: int = 10**9) -> dict[str, Any]:
     """Send requests from `CLIENTS` connections in a separate process, and count the answers.
 
-    Sending stops after ``seconds``, or after a total of ``most`` requests; the bodies are sent in
-    turn.
+    Sending stops after ``seconds`` or ``most`` requests in total; the bodies are sent in turn.
     """
     words = [_LOAD, str(port), str(seconds), str(most)]
     command = [sys.executable, "-m", "grpo_guard.evals.studies.serve_load", *words]

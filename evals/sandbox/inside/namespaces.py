@@ -1,8 +1,7 @@
 """Namespaces: an empty file system, no network, no other processes, and no identity.
 
 A third wall, set once for the server. The process that calls `enter` stays outside and waits; the
-call returns in a child, which is process 1 of the new namespace, so that all processes in it end
-with that child.
+call returns in a child, process 1 of the new namespace, with which all processes in it end.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ def enter() -> str:
         How the namespaces were created; the call returns only in the child.
 
     Raises:
-        UnavailableError: the kernel refuses a namespace; other namespaces might have been entered
-            by then.
+        UnavailableError: the kernel refuses a namespace; others might have been entered.
     """
     how = _unshare()
     _empty_root()

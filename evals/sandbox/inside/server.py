@@ -6,8 +6,7 @@ server sees how a child ended; it tells the parent over a socket that no child h
 
 On the socket, the server first sends one line of JSON, which `ServerProcess` reads. It then answers
 each ``R``, which comes with two descriptors (the read end of the source and the write end of the
-output), with one line of JSON. ``K`` kills the running program; end of file ends the server and its
-child.
+output), with a line of JSON. ``K`` kills the running program; end of file ends server and child.
 """
 
 from __future__ import annotations

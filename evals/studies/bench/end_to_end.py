@@ -70,8 +70,7 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
 def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
     """Time the scoring of samples drawn under ``spec``.
 
-    With any sampler other than `SPEC`, scoring with a shared prompt is compared only with
-    generating.
+    Under samplers other than `SPEC`, a shared prompt is compared only with generating.
     """
     import torch
 

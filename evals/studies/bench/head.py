@@ -61,8 +61,7 @@ def compiled_from_now_on(vocab_size: int) -> None:
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
-    """Compute the floor: only the product, by tiles, with bf16 tiles upcast first, and no
-    statistics.
+    """Compute the floor: only the product, by tiles (bf16 upcast first), without statistics.
 
     With ``faster``, this uses the same library, rows and tiles as our own code; otherwise it uses
     PyTorch's choice of library and all rows at once, in tiles of 4096.

@@ -23,7 +23,6 @@ class Timing:
     """The timing of one variant.
 
     Args:
-        name: Name of the variant.
         seconds: Shortest time of any round.
         ratio: Shortest time divided by the baseline's shortest time.
         ratio_low: Smallest ratio within one round.
@@ -50,8 +49,7 @@ def interleaved(
 ) -> list[Timing]:
     """Run all variants ``rounds`` times; the first one is the baseline.
 
-    Before the rounds, each variant runs once to measure its memory and, by default, once before
-    that to warm up.
+    Before the rounds, each variant runs once for its memory and, by default, once to warm up.
     """
     if warm_up:
         for run in variants.values():

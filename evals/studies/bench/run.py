@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import platform
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from grpo_guard.evals.results import versions
+from grpo_guard.evals.results import today, versions
 from grpo_guard.evals.studies.bench.end_to_end import LONG, SPEC, end_to_end, load, name_of
 from grpo_guard.evals.studies.bench.head import HeadCase, cpu_head, cuda_head
 from grpo_guard.evals.studies.bench.measure import Clock, Timing
@@ -88,7 +87,7 @@ def bench(
         "device": device,
         "machine": _machine(device),
         "versions": versions("triton"),
-        "date": datetime.date.today().isoformat(),
+        "date": today(),
         "rounds": rounds,
         "tables": tables,
     }

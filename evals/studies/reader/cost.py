@@ -7,8 +7,7 @@ Four nodes sharing one policy answer eight prompts each round: 32 completions th
 both with that policy as their reader: one reads only the spans flagged by rules, plus honest text
 as a measure (``ReaderVerifier(..., alpha=None)``); the other is the full preset. Only the reader is
 timed, not the rules. Rounds that fill the measure have their own figures. Everything runs in one
-process with one thread, timed in CPU seconds, so other work on the machine barely affects the
-ratios.
+process with one thread, timed in CPU seconds, so other work barely affects the ratios.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""An attacker who queries the reader first to find the least foreign of many wordings of one
-message.
+"""An attacker who asks the reader for the least foreign of many wordings of one message.
 
     python -m grpo_guard.evals.studies.reader.optimised --data FOLDER --reader FOLDER [-o FILE]
 

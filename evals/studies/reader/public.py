@@ -1,5 +1,4 @@
-"""A reader on published answers: how well it detects one node's slogans, and what it costs honest
-nodes.
+"""A reader on published answers: whether it finds a node's slogans, what it costs the others.
 
     python -m grpo_guard.evals.studies.reader.public FILE ... --reader FOLDER [-o FILE]
 

@@ -1,5 +1,4 @@
-"""Slogans not covered by any rule: twenty in each of five languages, plus random ones built from
-ordinary words.
+"""Slogans that no rule covers: twenty in each of five languages, and random ordinary words.
 
 None of these slogans was consulted when choosing the reader's statistic and levels.
 """

@@ -26,8 +26,6 @@ class Example:
     """One case for the judge.
 
     Args:
-        prompt: The prompt of the completion.
-        text: The completion.
         good: Whether an honest judge accepts the completion.
         kind: Name of the generator that made the example, for reports.
         bad_from: Number of leading characters of ``text`` that an honest solution could begin with;
@@ -126,8 +124,7 @@ def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
 def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
     """Draw one of the policy's own completions, honest half of the time.
 
-    Unrewarded completions that state the answer are left out, because they might be right in
-    another form.
+    Unrewarded completions that state the answer are left out: their form may just differ.
     """
     wanted = rng.random() < 0.5
     while True:

@@ -43,11 +43,9 @@ class Row:
     """An example as tokens.
 
     Args:
-        ids: Token ids of the prompt.
         fits: For each token, 1 if an honest solution can continue with it after the preceding
             tokens, 0 if not, and -1 if unlabelled.
         good: Whether the judge should accept the completion.
-        kind: The example's kind.
     """
 
     ids: list[int]

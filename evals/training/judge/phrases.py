@@ -2,8 +2,7 @@
 
 The words come from the names of Unicode characters (some 3,200 words on all subjects), split by a
 hash: seven in ten for training, three in ten for measuring. Sentence frames, slogans, addresses and
-scripts are split as well, so that the judge has seen neither the words nor the forms of the phrases
-it is measured on.
+scripts are split as well: the judge knows neither the words nor the forms it is measured on.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from typing import Final
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
 Asides = Callable[[Worked, int, random.Random], str]
-"""Called with (problem, step number, rng); returns the remarks that follow that step, each preceded
-by a space."""
+"""Called with (problem, step number, rng); returns the step's remarks, each after a space."""
 
 
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:

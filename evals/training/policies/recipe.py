@@ -33,7 +33,6 @@ class Steps:
     the embeddings, heads and everything else.
 
     Args:
-        model: The model to train.
         lr: AdamW's peak learning rate; Muon's is five times that.
         warmup: Number of steps until the peak rate is reached.
         steps: Total number of steps; after the last one the rate is 0.
