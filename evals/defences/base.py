@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Member
@@ -27,11 +26,6 @@ class Ground:
     task: Task
     folder: Path
     coin: PublicCoin | None = None
-
-    @property
-    def sampling(self) -> SamplingSpec:
-        """The declared sampler of the swarm."""
-        return self.config.sampling
 
     @property
     def key(self) -> str:

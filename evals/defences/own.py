@@ -117,7 +117,7 @@ class GuardFile:
 
         config = ground.config
         live = Live(
-            peer.model, peer.tokenizer, ground.sampling, ground.coin, config.per_node,
+            peer.model, peer.tokenizer, config.sampling, ground.coin, config.per_node,
             config.node_names,
         )  # fmt: skip
         return VerifierGuard(self.guard(live, ground.folder))

@@ -56,7 +56,7 @@ def of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
     kind: Any = load(VERIFIERS, name)
     keyed = {"key": ground.key.encode()} if name == "logprob_bound" else {}
     verifier: CompletionVerifier = kind(
-        peer.model, peer.tokenizer, sampling=ground.sampling, profile=_profile(peer), **keyed
+        peer.model, peer.tokenizer, sampling=ground.config.sampling, profile=_profile(peer), **keyed
     )
     return verifier
 
@@ -65,7 +65,7 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
     """Build the preset for nodes that hold the same weights but share no seed."""
     return VerifierGuard(
         presets.same_weights(
-            peer.model, peer.tokenizer, ground.sampling,
+            peer.model, peer.tokenizer, ground.config.sampling,
             state=emptied(ground.folder), policy=COUNTED, profile=_profile(peer),
             key=ground.key.encode(),
         )
@@ -100,7 +100,7 @@ def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
     """Build the seed-replay verifier, which also checks the assignment of prompts and slots."""
     config = ground.config
     return SeedReplayVerifier(
-        peer.model, peer.tokenizer, sampling=ground.sampling, coin=ground.coin,
+        peer.model, peer.tokenizer, sampling=ground.config.sampling, coin=ground.coin,
         slots=config.per_node, nodes=config.node_names, profile=_profile(peer),
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def homogeneous(peer: Peer, ground: Ground, *beside: CompletionVerifier) -> Veri
     assert ground.coin is not None
     return VerifierGuard(
         presets.shared_seed(
-            peer.model, peer.tokenizer, ground.sampling, ground.coin,
+            peer.model, peer.tokenizer, ground.config.sampling, ground.coin,
             state=emptied(ground.folder), policy=COUNTED, beside=beside,
             slots=config.per_node, nodes=config.node_names, profile=_profile(peer),
         )

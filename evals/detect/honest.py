@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,7 +84,7 @@ def sampled(
     spec: SamplingSpec,
     count: int,
     cache: Path | None,
-    progress: Callable[[int, int], None],
+    progress: Say,
 ) -> list[Completion]:
     """Sample at most ``count`` completions under ``spec``, or read them from ``cache``."""
     sampling = SampleConfig(

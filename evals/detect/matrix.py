@@ -8,7 +8,7 @@ and negative controls go through the same verifier in the same run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Finding, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.detect.poison import Case
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.excerpt import asked
 from grpo_guard.evals.report.tables import Table
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Summary
@@ -32,9 +33,6 @@ CHUNK: Final = 16
 GUARD_CHUNK: Final = 64
 MALICIOUS: Final = "malicious"
 HEADER: Final = ("completions", "verifier", "rejected", "rate", "95 % interval", "abstained")
-
-Progress = Callable[[str, int, int], None]
-"""Called with the kind of completions, the number verified so far, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ def detect(
     cases: Mapping[str, Sequence[Case]],
     verifiers: Sequence[CompletionVerifier | OwnGuard],
     *,
-    progress: Progress | None = None,
+    progress: Say | None = None,
 ) -> list[Row]:
     """Run each verifier on each kind of completion; failures of verifiers become abstentions."""
     rows: list[Row] = []

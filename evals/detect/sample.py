@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.evals.progress import Say
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 # still giving the first batches a fair mix of prompts.
 BATCHES_PER_BLOCK: Final = 4
 DEFAULT_MAX_NEW_TOKENS: Final = 192
-
-Progress = Callable[[int, int], None]
-"""Called with the number of completions that count so far and the number wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def sample_honest(
     *,
     wanted: int | None = None,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: Say | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt until ``wanted`` of them have ``config.min_tokens`` tokens.
 
@@ -98,7 +96,7 @@ def sample_honest(
         tokenizer: The model's tokenizer; needs a chat template if prompts are messages.
         wanted: Maximum number of completions. Defaults to one per prompt.
         cache: JSONL file of finished batches, which is read and appended to.
-        progress: Called after each batch.
+        progress: Called after each batch with the completions that count so far, and those wanted.
     """
     goal = len(prompts) if wanted is None else min(wanted, len(prompts))
     known = read_cache(cache, config.key) if cache else {}

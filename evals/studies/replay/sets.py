@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import decode, encode_prompt
+from grpo_guard.evals.progress import Say
 from grpo_guard.evals.studies.rounding import ROUNDED
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
@@ -32,9 +33,6 @@ BATCH = {FLOAT32: 16, ROUNDED: 24}
 SELECTING_BATCH = 32
 # Prompts are sorted by length only within a block, so that early batches are a mix of questions.
 BATCHES_PER_BLOCK = 4
-
-Say = Callable[[str, int, int], None]
-"""Progress callback, called with (what is being done, number done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
