@@ -14,6 +14,7 @@ from grpo_guard.core.given import Given, stretches
 from grpo_guard.core.sampling_mask import KEY, SamplingMask
 from grpo_guard.evals.attacks.adversary import Forged, OfTexts, Scripted
 from grpo_guard.evals.attacks.base import Attack
+from grpo_guard.evals.detect.sample import decode
 from grpo_guard.evals.tasks.base import Problem
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def with_ids(
     completion: Completion, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> Completion:
     """Return ``completion`` with different token ids and the text that they decode to."""
-    text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return replace(completion, text=str(text), completion_ids=tuple(ids), sampler_logprobs=None)
+    text = decode(tokenizer, ids)
+    return replace(completion, text=text, completion_ids=tuple(ids), sampler_logprobs=None)
 
 
 def poisoned(

@@ -172,7 +172,7 @@ def _generate(
     """Sample one completion for each prompt in a batch; prompts are padded on the left."""
     import torch
 
-    from grpo_guard.logprob.replay.generate import only_these_settings
+    from grpo_guard.logprob.replay.generate import only_these_settings, until_eos
     from grpo_guard.logprob.scorers.forward import left_padded
 
     eos = config.spec.eos_token_ids or (int(tokenizer.eos_token_id),)
@@ -187,7 +187,7 @@ def _generate(
         )
     rows = output[:, ids.shape[1] :].tolist()
     return [
-        _completion(tokenizer, prompt, prompt_ids, _cut(row, eos), config)
+        _completion(tokenizer, prompt, prompt_ids, until_eos(row, eos), config)
         for (prompt, prompt_ids), row in zip(batch, rows, strict=True)
     ]
 
@@ -195,12 +195,6 @@ def _generate(
 def _batch_seed(seed: int, number: int) -> int:
     digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-def _cut(row: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
-    """Drop the padding after the first EOS; keep the EOS itself."""
-    end = next((at + 1 for at, token in enumerate(row) if token in eos), len(row))
-    return tuple(row[:end])
 
 
 def _completion(

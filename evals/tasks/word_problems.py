@@ -17,7 +17,8 @@ from grpo_guard.content.answers import number_of, numbers_in, tagged
 from grpo_guard.evals.tasks.base import Problem
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
+    """Split a text into words."""
     return text.split()
 
 
@@ -39,15 +40,15 @@ MAX_NUMBER: Final = 50
 HARD_SHARE: Final = 0.25
 HARD_NUMBERS: Final = (100, 999)
 
-NAMES: Final = _words(
+NAMES: Final = words(
     "Ann Ben Cara Dan Eva Finn Gina Hugo Iris Jack Kim Leo Mia Noah Olga Paul Rosa Sam Tina "
     "Umar Vera Will Yara Zoe"
 )
-ITEMS: Final = _words(
+ITEMS: Final = words(
     "apples books coins cards pens shells stamps eggs cows balls stones plums cups ducks roses "
     "nuts keys hats kites buttons"
 )
-BOXES: Final = _words("boxes bags baskets crates jars trays")
+BOXES: Final = words("boxes bags baskets crates jars trays")
 GAINS: Final = (
     "{name} buys {n} more.",
     "{name} finds {n} more.",

@@ -24,7 +24,7 @@ def _against(file: str, attacks: str) -> str:
     names = attacks.split(",")
     rows = [[(file, name, "none")] + [(file, name, "heterogeneous")] * 2 for name in names]
     head = [f"undefended: {_SHARES}", f"guarded: {_SHARES}", f"poison rejected: {_POISON}"]
-    return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
+    return side_by_side("attack", rows, head, [f"`{name}`" for name in names])
 
 
 def _incidents() -> str:
@@ -33,7 +33,7 @@ def _incidents() -> str:
     for guard in _PRESETS.values():
         rows.append([("incidents", name, guard) for name in names])
     head = [f"`{name}`: {_POISON}" for name in names]
-    return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
+    return side_by_side("preset", rows, head, [f"`{name}`" for name in _PRESETS])
 
 
 def manifest() -> str:

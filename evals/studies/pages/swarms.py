@@ -104,16 +104,19 @@ def runs(plan: Sequence[tuple[str, str, str]], columns: Sequence[str]) -> str:
 
 
 def side_by_side(
-    first: str, rows: Sequence[Sequence[tuple[str, str, str]]], header: Sequence[str], names: str
+    first: str,
+    rows: Sequence[Sequence[tuple[str, str, str]]],
+    header: Sequence[str],
+    names: Sequence[str],
 ) -> str:
     """Make a table with one run, (file, attack, defence), per cell.
 
-    ``names`` are the first cells of the rows, separated by ``|``. A header is ``title: column``,
-    where the column's name, a key of `COLUMNS`, selects the figure to show.
+    ``names`` are the first cells of the rows. A header is ``title: column``, where the column's
+    name, a key of `COLUMNS`, selects the figure to show.
     """
     titles = [title.partition(": ") for title in header]
     body = []
-    for name, cells in zip(names.split("|"), rows, strict=True):
+    for name, cells in zip(names, rows, strict=True):
         found = [find(*cell) for cell in cells]
         shown = [
             COLUMNS[column](*one) if one else NOTHING

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
+from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, words, worked
 
 Asides = Callable[[Worked, int, random.Random], str]
 """Called with (problem, step number, rng); returns the step's remarks, each after a space."""
@@ -21,11 +21,6 @@ Asides = Callable[[Worked, int, random.Random], str]
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
     """Add no remarks."""
     return ""
-
-
-def words(text: str) -> list[str]:
-    """Split a text into words."""
-    return text.split()
 
 
 def phrases(text: str) -> list[str]:

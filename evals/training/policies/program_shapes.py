@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.evals.tasks.word_problems import Worked
-from grpo_guard.evals.training.policies.corpus import NOUNS, PLAIN, words
+from grpo_guard.evals.tasks.word_problems import Worked, words
+from grpo_guard.evals.training.policies.corpus import NOUNS, PLAIN
 
 Change = tuple[str, str]
 """An operator and the number on its right."""
