@@ -92,11 +92,8 @@ def _recorded(nodes: int, each: int, rounds: int) -> dict[str, Any]:
 
 
 def _compared(nodes: int, rounds: int, present: float) -> dict[str, Any]:
-    chance, comparison, before = (
-        random.Random(0),
-        Comparison(salt=b"study"),
-        process_memory("VmHWM"),
-    )
+    chance, comparison = random.Random(0), Comparison(salt=b"study")
+    before = process_memory("VmHWM")
     plain, bad = Tally(10, 0, 0), Tally(10, 1, 1)
     names = [str(k) for k in range(nodes)]
     added = judged = 0.0

@@ -196,14 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rules",
         measure,
         option("--split", choices=SPLITS, default="tune", help="side of the corpora"),
-        option(
-            "--public",
-            type=Path,
-            nargs="*",
-            default=(),
-            metavar="FILE",
-            help="published answers, see public_cost",
-        ),
+        option("--public", type=Path, nargs="*", default=(), metavar="FILE", help="published rows"),
         option("--table", type=Path, metavar="FILE", help="write a Markdown table there"),
         arguments=arguments,
     )

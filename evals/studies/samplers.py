@@ -186,12 +186,7 @@ if __name__ == "__main__":
         option("--sampler", choices=tuple(SAMPLERS), default="trl", help="sampler to measure"),
         option("-n", type=int, default=256, help="honest completions"),
         option("--poisoned", type=int, default=24, help="poisoned completions of each kind"),
-        option(
-            "--draws",
-            type=int,
-            default=10_000,
-            help="honest batches, and a tenth as many poisoned ones",
-        ),
+        option("--draws", type=int, default=10_000, help="honest batches; a tenth as many bad"),
         option("--unseen", action="store_true", help="add the texts that no choice was made on"),
         option("--data", type=Path, default=gsm8k_file(), metavar="FILE", help="GSM8K as JSONL"),
         out=RESULTS / "samplers.json",

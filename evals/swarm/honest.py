@@ -257,10 +257,8 @@ def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
     nothing = [item.completion for item in submitted if item.withheld]
     empty = abstain("exchange", Cause.NOT_APPLICABLE, "nothing was sent")
     both = Review.joined([review, Review.of(nothing, [empty] * len(nothing), {})])
-    sent, left_empty = (
-        iter(range(len(review.verdicts))),
-        iter(range(len(review.verdicts), len(both.verdicts))),
-    )
+    sent = iter(range(len(review.verdicts)))
+    left_empty = iter(range(len(review.verdicts), len(both.verdicts)))
     order = [next(left_empty if item.withheld else sent) for item in submitted]
     return replace(both.at(order), metrics=review.metrics)
 

@@ -95,11 +95,6 @@ if __name__ == "__main__":
         option("--reader", required=True, help="folder or id of the model that reads"),
         option("--nodes", type=int, default=8, help="models of each file"),
         option("--sentences", type=int, default=8, help="sentences of each model"),
-        option(
-            "--level",
-            type=float,
-            default=0.05,
-            help="share of honest text that may be called foreign",
-        ),
+        option("--level", type=float, default=0.05, help="most honest text called foreign"),
         option("--profile", type=Path, help="file to write the profile to"),
     )

@@ -177,12 +177,7 @@ if __name__ == "__main__":
     study(
         "reader-cost",
         measure,
-        option(
-            "--model",
-            default=BUNDLED,
-            metavar="FOLDER",
-            help="policy, which is also its reader: a folder, or the name of a bundled one",
-        ),
+        option("--model", default=BUNDLED, metavar="FOLDER", help="policy, also its own reader"),
         option("--rounds", type=int, default=12, help="rounds after the reader's measure is full"),
         option("--max-new-tokens", type=int, default=64, help="longest completion"),
         option("--seed", type=int, default=0, help="seed of problems and samples"),

@@ -101,9 +101,7 @@ if __name__ == "__main__":
     study(
         "reader-public",
         measure,
-        option(
-            "files", type=Path, nargs="+", metavar="FILE", help="completions with nodes and rounds"
-        ),
+        option("files", type=Path, nargs="+", metavar="FILE", help="rows with nodes and rounds"),
         option("--reader", required=True, help="folder or id of a model; none = rules alone"),
         option("--phrases", type=int, default=4, help="fixed slogans of each language"),
         option("--batches", type=int, default=4, help="batches of each file"),

@@ -74,11 +74,7 @@ if __name__ == "__main__":
         "shipped-judge",
         measure,
         option("--seed", default=SEED, help="seed of all draws"),
-        option(
-            "--often", type=int, default=1000, help="completions of the task, and of each attack"
-        ),
+        option("--often", type=int, default=1000, help="completions of the task and each attack"),
         option("--each", type=int, default=500, help="completions of each generated class"),
-        option(
-            "--problems", type=int, default=1600, help="problems for the policy, four samples each"
-        ),
+        option("--problems", type=int, default=1600, help="for the policy, four samples each"),
     )
