@@ -117,21 +117,16 @@ class SwarmConfig:
             if getattr(self, name) not in get_args(known):
                 expected = ", ".join(get_args(known))
                 raise ValueError(f"{name}: expected one of {expected}, got {getattr(self, name)!r}")
-        if not 0 <= self.malicious < self.nodes:
-            raise ValueError(
-                f"malicious: expected 0 to {self.nodes - 1} of {self.nodes} nodes, "
-                f"got {self.malicious}"
-            )
-        if self.leaves is not None and not 0 < self.leaves < self.iterations:
-            raise ValueError(
-                f"leaves: expected 1 to {self.iterations - 1} of {self.iterations} rounds, "
-                f"got {self.leaves}"
-            )
-        if not 0 <= self.guard_from < self.iterations:
-            raise ValueError(
-                f"guard_from: expected 0 to {self.iterations - 1} of {self.iterations} rounds, "
-                f"got {self.guard_from}"
-            )
+        for name, least, end, of in (
+            ("malicious", 0, self.nodes, "nodes"),
+            ("leaves", 1, self.iterations, "rounds"),
+            ("guard_from", 0, self.iterations, "rounds"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value < end:
+                raise ValueError(
+                    f"{name}: expected {least} to {end - 1} of {end} {of}, got {value}"
+                )
         shared = "group_size" if self.setting == "horizontal" else "prompts"
         if getattr(self, shared) % self.nodes:
             raise ValueError(
