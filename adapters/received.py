@@ -16,6 +16,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Final
 
+from grpo_guard.core.arguments import number_text
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.detokenizer import Detokenizer, UnreadableError
 from grpo_guard.core.verdict import Cause, Verdict, reject
@@ -166,14 +167,10 @@ def reference_from(value: Any) -> str | None:
         return str.__str__(value) or None
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    # Type checkers do not know NumPy's numbers.
-    number: Any = value if type(value) is not bool else None
-    if isinstance(number, Integral):
-        return str(int(number))
-    if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
-        # A column with missing values is converted to floats, so 942.0 was originally 942.
-        whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
-        return str(int(plain) if whole else number)
+    if isinstance(value, Decimal) and math.isfinite(float(value)):
+        return str(value)
+    if (number := number_text(value)) is not None:
+        return number
     _warn_unused(type(value).__name__)
     return None
 
@@ -198,7 +195,9 @@ def _name(value: Any) -> str | None:
     if isinstance(value, str):
         return value
     # Containers are refused, because printing one can take forever.
-    return None if value is None or isinstance(value, Collection) or value != value else str(value)
+    if value is None or isinstance(value, Collection) or value != value:
+        return None
+    return number_text(value) or str(value)
 
 
 def _text(value: Any) -> str | None:

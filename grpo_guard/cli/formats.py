@@ -220,9 +220,9 @@ def _value(field: str, value: Any) -> Any:
         return "\n".join(filter(None, map(_text_of, value)))
     if field == "prompt" and isinstance(value, list):
         return [_message(message) for message in value]
-    if field == "reference" and isinstance(value, list):
+    if field in ("reference", "node", "task") and isinstance(value, list):
         return json.dumps(value)
-    if field in ("node", "task") and (is_finite(value) or isinstance(value, list)):
+    if field == "task" and is_finite(value):
         return json.dumps(value)
     if field == "id" and not isinstance(value, int):
         return str(value)[:200]

@@ -140,7 +140,7 @@ def number_text(value: object) -> str | None:
     number = float(value)
     if not math.isfinite(number):
         return None
-    return str(int(number) if number.is_integer() and abs(number) < 2**53 else number)
+    return str(int(number) if number.is_integer() and abs(number) < 2**53 else value)
 
 
 def is_count(value: object, least: int = 0) -> bool:

@@ -74,8 +74,8 @@ class Completion(_Marked):
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, without padding and ending with EOS if the
             completion terminated, shape [n].
-        node: Name of the sender. Names longer than `MAX_NAME` characters are truncated, with a
-            digest appended.
+        node: Name of the sender. A number becomes its text, so 7, 7.0 and "7" are one node. Names
+            longer than `MAX_NAME` characters are truncated, with a digest appended.
         group: The sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
             completions with equal prompts, whatever their labels.
         round: Training round in which the completion was generated.
@@ -260,8 +260,12 @@ def _text_or_none(name: str, value: Any, kind: str = "a string") -> str | None:
     return None if value is None else str.__str__(value)
 
 
+def _text_or_number(name: str, value: Any) -> str | None:
+    return number_text(value) or _text_or_none(name, value, "a string, a finite number")
+
+
 def _node(name: str, value: Any) -> str | None:
-    text = _text_or_none(name, value)
+    text = _text_or_number(name, value)
     if text is None or len(text) <= MAX_NAME:
         return text
     # A node always gets the same short name, and no two nodes share one.
@@ -362,9 +366,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "completion_ids": token_ids,
     "sampler_logprobs": _log_probs,
     **dict.fromkeys(("node", "rollout"), _node),
-    "reference": lambda name, value: (
-        number_text(value) or _text_or_none(name, value, "a string, a finite number")
-    ),
+    "reference": _text_or_number,
     "task": _text_or_none,
     "finish_reason": _text_or_none,
     "round": _integer,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grpo_guard import CompletionVerifier, Guard, Policy
-from grpo_guard.adapters.received import _warn_unused, reference_from
+from grpo_guard.adapters.received import _warn_unused, received, reference_from
 from grpo_guard.adapters.trl.batch import rows_from
 from grpo_guard.core.completion import shown
 from grpo_guard.core.verdict import Cause, accept, reject
@@ -122,6 +122,11 @@ def test_untraversable_prompt_earns_nothing(name):
 def test_reference_may_be_text_or_number(value, text, caplog):
     assert reference_from(value) == text
     assert not caplog.records
+
+
+@pytest.mark.parametrize("value", ["7", 7, 7.0, np.float64(7), np.array(7), torch.tensor(7.0)])
+def test_one_number_names_one_node(value):
+    assert received("", "", node=value).completion.node == "7"
 
 
 def test_unsupported_reference_type_warns_once(caplog):

@@ -249,12 +249,11 @@ def test_split_reviews_keep_their_rollouts():
 
 
 def test_rollout_label_is_read_like_a_node_name():
-    assert (
-        Completion.from_dict(json.loads('{"prompt": "", "text": "", "rollout": "7"}')).rollout
-        == "7"
-    )
-    for wrong in (7, ["r"], True):
-        with pytest.raises(CompletionError, match="rollout: expected a string or null"):
+    for label in ('"7"', "7", "7.0"):
+        row = json.loads(f'{{"prompt": "", "text": "", "rollout": {label}}}')
+        assert Completion.from_dict(row).rollout == "7"
+    for wrong in (["r"], True):
+        with pytest.raises(CompletionError, match="rollout: expected a string, a finite number or"):
             Completion("", "", rollout=wrong)
     assert len(Completion("", "", rollout="x" * 2 * MAX_NAME).rollout) <= MAX_NAME
 
