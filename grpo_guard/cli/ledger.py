@@ -132,7 +132,7 @@ def ledger_file(path: Path) -> Path:
     Raises:
         LedgerError: there is none; the message says where a ledger is.
     """
-    from grpo_guard.cli.rows import nowhere
+    from grpo_guard.core.files import nowhere
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import FILE, in_folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -28,14 +26,11 @@ from grpo_guard.cli.formats import (
 )
 from grpo_guard.cli.inputs import tell_left_out
 from grpo_guard.core.completion import Completion, CompletionError
+from grpo_guard.core.files import nowhere
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
-from grpo_guard.core.model_paths import unexpanded
-from grpo_guard.core.naming import near
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
 
-_MOST_NAMES: Final = 1_000
-"""Maximum number of files in a folder to search for a similar name."""
 WATCHED: Final = ("node", "task", "completion_ids")
 """Names of fields without which some verifiers have nothing to do."""
 
@@ -254,27 +249,6 @@ def _copied(source: Path) -> IO[bytes]:
         copy.seek(0)
         stack.pop_all()
         return copy
-
-
-def nowhere(source: Path, expected: str) -> str:
-    """Say where a missing file was looked for, and which existing file was probably meant.
-
-    Args:
-        source: The missing file or folder.
-        expected: What it was expected to be.
-    """
-    if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
-        return "expected a file or folder here, got an address; fetch it first"
-    folder = source.parent
-    here = f"; looked in {Path.cwd() / folder}"
-    try:
-        names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
-    except OSError:
-        why = unexpanded(source) or f"{here}, which is no folder"
-        return f"expected {expected}, got none there{why}"
-    nearest = near(names, source.name)
-    hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
-    return f"expected {expected}, got none there{here}{hint}"
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:

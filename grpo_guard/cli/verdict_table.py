@@ -128,7 +128,7 @@ def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int,
     """Read a file of verdicts as `read_objects` does. If even the first line is not an object, the
     error also says what the command ``takes``, and what to do with completions (``otherwise``). If
     there is no file, it says where it was looked for."""
-    from grpo_guard.cli.rows import nowhere
+    from grpo_guard.core.files import nowhere
     from grpo_guard.core.jsonl import InputError, read_objects
 
     number = 0

@@ -112,6 +112,11 @@ def verify(
     abstentions among completions that are not rejected exceeds the guard's
     max_abstain_rate.
     """
+    if table and summary is Format.json:
+        raise typer.BadParameter(
+            "expected --format table with it, got json, whose summary has these counts already",
+            param_hint="'--table'",
+        )
     if table and config is None:
         from grpo_guard.cli.verdict_table import table_of
 
@@ -125,8 +130,6 @@ def verify(
         guard_of=partial(_guard, config, engine, workers, source), table=table,
     )  # fmt: skip
     echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
-    if counted.table is not None and summary is Format.json:
-        echo(counted.table.text(), err=str(out) == "-")
     if complaint := counted.too_many_abstained(most_abstained):
         echo(complaint, err=True)
         raise typer.Exit(3)

@@ -46,8 +46,9 @@ from grpo_guard.config.tree import build_verifier, not_a_node
 from grpo_guard.config.yaml_text import mapping_from, unreadable
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.files import nowhere
 from grpo_guard.core.jsonl import InputError
-from grpo_guard.core.model_paths import missing_models, unexpanded
+from grpo_guard.core.model_paths import missing_models
 from grpo_guard.core.options import (
     ConfigError,
     Options,
@@ -157,9 +158,10 @@ class GuardConfig(Options):
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             name = str(path).removeprefix("preset:").strip()
-            hint = f"; write `preset: {name}` into one" if name in PRESETS else unexpanded(path)
-            hint = hint or ("" if Path(path).is_absolute() else f"; looked in {Path.cwd()}")
-            raise ConfigError(f"{path}: expected a guard file, got none there{hint}") from None
+            missing = f"expected a guard file, got none there; write `preset: {name}` into one"
+            if name not in PRESETS:
+                missing = nowhere(Path(path), "a guard file")
+            raise ConfigError(f"{path}: {missing}") from None
         except (OSError, ValueError) as error:
             raise unreadable(str(path), error) from None
         return cls.from_text(text, str(path))

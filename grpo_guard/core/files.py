@@ -1,12 +1,20 @@
-"""Write files atomically, or incrementally under their final name."""
+"""Write files atomically, or incrementally under their final name; say where a file is missing."""
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
+
+from grpo_guard.core.model_paths import unexpanded
+from grpo_guard.core.naming import near
+
+_MOST_NAMES: Final = 1_000
+"""Maximum number of files in a folder to search for a similar name."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -80,3 +88,24 @@ def require_other(out: Path, *read: Path) -> None:
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):
             raise FileExistsError(f"{out}: expected another file than the input")
+
+
+def nowhere(source: Path, expected: str) -> str:
+    """Say where a missing file was looked for, and which existing file was probably meant.
+
+    Args:
+        source: The missing file or folder.
+        expected: What it was expected to be.
+    """
+    if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
+        return "expected a file or folder here, got an address; fetch it first"
+    folder = source.parent
+    here = f"; looked in {Path.cwd() / folder}"
+    try:
+        names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
+    except OSError:
+        why = unexpanded(source) or f"{here}, which is no folder"
+        return f"expected {expected}, got none there{why}"
+    nearest = near(names, source.name)
+    hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
+    return f"expected {expected}, got none there{here}{hint}"
