@@ -162,8 +162,7 @@ class GuardedGroup:
 def _checked(episode: Any) -> Any:
     if episode is None or episode is FAILED:
         return None
-    one_row = isinstance(episode, Mapping) and len(episode.get("input_ids", ())) == 1
-    if not one_row:
+    if not isinstance(episode, Mapping) or len(episode.get("input_ids", ())) != 1:
         raise FrameworkError(
             "AReaL: GuardedGroup: expected a workflow whose episode is a dict of tensors "
             "with one row, such as RLVRWorkflow; got another"

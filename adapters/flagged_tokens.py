@@ -18,9 +18,8 @@ def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
     tokens; empty if no tokens explain the rejection.
 
     Every verifier that rejects must name tokens: otherwise a completion that is bad as a whole
-    could be saved by a single improbable token. If all tokens are named, none is left to train on,
-    and keeping the reward would only raise the group's baseline against the other completions; so
-    the result is empty in that case as well.
+    could be saved by a single improbable token. If all tokens are named, the result is empty as
+    well: with none left to train on, the reward would only raise the group's baseline.
     """
     if not verdict.rejected or verdict.cause is not Cause.JUDGED:
         return ()
@@ -50,12 +49,7 @@ def require_maskable(policy: Policy, who: str) -> None:
 
 def covers(spans: Sequence[Span], length: int) -> bool:
     """Whether the spans cover all ``length`` tokens."""
-    reached = 0
-    for start, end in sorted(spans):
-        if start > reached:
-            break
-        reached = max(reached, end)
-    return reached >= length
+    return not without((0, length), spans)
 
 
 def without(kept: Span, spans: Sequence[Span]) -> list[Span]:

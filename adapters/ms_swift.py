@@ -13,11 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_guard.adapters.reward_function import (
-    RewardFunction,
-    fitted,
-    without_leaving_out,
-)
+from grpo_guard.adapters.reward_function import RewardFunction, fitted, without_leaving_out
 from grpo_guard.adapters.trl.reward import GuardedReward, inspected
 from grpo_guard.guard import Guard
 

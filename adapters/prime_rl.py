@@ -24,11 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Unread, claimed, read
-from grpo_guard.adapters.reward_function import (
-    fitted,
-    require_ids_read,
-    without_lengths,
-)
+from grpo_guard.adapters.reward_function import fitted, require_ids_read, without_lengths
 from grpo_guard.adapters.traces import drawn_log_probs, review_all
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
@@ -94,7 +90,12 @@ class GuardedScoring:
         }
         if left:
             await super().score_group(  # type: ignore[misc]
-                [e.model_copy(update={"traces": _left(e.traces, left)}) for e in episodes]
+                [
+                    e.model_copy(
+                        update={"traces": [left[id(t)] for t in e.traces if id(t) in left]}
+                    )
+                    for e in episodes
+                ]
             )
         for (_, trace), verdict in zip(traces, review.verdicts, strict=True):
             if id(trace) not in left:
@@ -213,12 +214,8 @@ def _put_right(trace: Any) -> None:
                 setattr(node, name, None)
 
 
-def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:
-    return [left[id(trace)] for trace in traces if id(trace) in left]
-
-
 def _with_reward(trace: Any, reward: float) -> Any:
-    """A copy of the trace with only this reward; it shares the trace's nodes, because the algorithm
+    """A copy of the trace with only this reward, which shares the trace's nodes: the algorithm
     writes its results there."""
     from verifiers.v1 import Reward
 

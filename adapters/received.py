@@ -31,14 +31,10 @@ _ESSENTIAL: Final = ("prompt", "text", "completion_ids")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trainer's row as an adapter read it.
-
-    Args:
-        completion: The completion to judge.
-        given: The verdict, if the adapter already knows it. Text that the adapter filled in or
-            repaired is not the author's own and might pass: there is nothing wrong with empty text.
-        decoded: Whether the text is the trainer's own or has been decoded from the ids.
-    """
+    """A trainer's row as an adapter read it: the completion to judge; its verdict, if the adapter
+    already knows it; and whether the text is the trainer's own or has been decoded from the ids. A
+    text that the adapter filled in or repaired is not the author's own and might pass: there is
+    nothing wrong with empty text."""
 
     completion: Completion
     given: Verdict | None = None
@@ -106,12 +102,9 @@ def as_malformed(problem: str) -> Verdict:
 
 
 def read(how: Callable[..., Any], *given: Any) -> Any:
-    """Read part of a sender's data by calling ``how`` on it; never raises.
-
-    If ``how`` raises, the result is an `Unread`, which no field accepts. `received` then treats
-    that field as malformed and keeps the others, such as the sender's name, which matters all the
-    more in this case.
-    """
+    """Call ``how`` to read part of a sender's data; never raises. If ``how`` raises, the result is
+    an `Unread`, which no field accepts: `received` then treats that field as malformed and keeps
+    the others, such as the sender's name, which matters all the more in this case."""
     try:
         return how(*given)
     except Exception as error:
@@ -127,10 +120,8 @@ class Unread:
 
 
 def claimed(given: Any, *names: str) -> Any:
-    """Return the first value that is not None among these keys, or None if there isn't one.
-
-    Returns () if the mapping cannot be read: something was claimed, but no field accepts ().
-    """
+    """Return the first value that is not None among these keys, or None. Returns () if the mapping
+    cannot be read: something was claimed, but no field accepts ()."""
     try:
         values = [given.get(name) for name in names] if isinstance(given, Mapping) else []
     except Exception:
@@ -148,20 +139,15 @@ def parts_of(
 ) -> tuple[list[Completion], list[Verdict | None], list[bool]]:
     """Split rows into completions, their known verdicts, and flags that say whether each text is
     the trainer's own or already decoded from ids, [n] each."""
-    return (
-        [row.completion for row in rows],
-        [row.given for row in rows],
-        [row.decoded for row in rows],
-    )
+    given, decoded = [row.given for row in rows], [row.decoded for row in rows]
+    return [row.completion for row in rows], given, decoded
 
 
 def reference_from(value: Any) -> str | None:
     """Convert a reference answer to text; data sets contain both text and numbers, including
-    NumPy's.
-
-    "", None and NaN mean that there is no answer. Values of other types are ignored as well; each
-    such type is logged once, because otherwise verifiers would silently run without a reference.
-    """
+    NumPy's. "", None and NaN mean that there is no answer. Values of other types are ignored as
+    well; each such type is logged once, because otherwise verifiers would silently run without a
+    reference."""
     value = _scalar(value)
     if isinstance(value, str):
         return str.__str__(value) or None

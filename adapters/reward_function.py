@@ -34,8 +34,8 @@ class RewardFunction:
         is_async: Whether a call returns an awaitable.
         keywords: The keywords that the function accepts; None if it accepts any.
         failures: How the function's failures are handled; None if they propagate unchanged.
-        read: Converts the result of a synchronous function, in this process, for `ask` and
-            `attempt`. If the conversion raises, the call has failed.
+        read: Converts the result of a synchronous function, for `ask` and `attempt`. If the
+            conversion raises, the call has failed.
     """
 
     call: Callable[..., Any]
@@ -47,12 +47,9 @@ class RewardFunction:
 
     @classmethod
     def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
-        """Inspect a function, and adopt the guard's failure handling.
-
-        Raises:
-            FrameworkError: the reward is not a function but a model, a model's name, or a class; or
-                the guard limits the time of calls, but the function cannot run in a worker process.
-        """
+        """Inspect a function, and adopt the guard's failure handling. Raises FrameworkError if the
+        reward is not a function but a model, a model's name, or a class; or if the guard limits the
+        time of calls, but the function cannot run in a worker process."""
         torch = sys.modules.get("torch")  # a module instance exists only if torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
         if is_model or isinstance(reward, str):
@@ -116,12 +113,9 @@ class RewardFunction:
         return {k: v for k, v in given.items() if accepted is None or k in accepted}
 
     def rewards(self, result: Any, expected: int) -> list[float | None]:
-        """The function's result as plain numbers, one per completion.
-
-        Raises:
-            TypeError: the result is not a one-dimensional sequence of numbers and Nones.
-            ValueError: the number of rewards is not ``expected``.
-        """
+        """The function's result as plain numbers, one per completion. Raises TypeError if it is not
+        a one-dimensional sequence of numbers and Nones, and ValueError for another number than
+        ``expected``."""
         if result is FAILED:
             return [None] * expected
         if inspect.isawaitable(result):
@@ -177,10 +171,9 @@ class RewardFunction:
 
         Args:
             guard: The guard whose policy is applied.
-            look: Reviews the completions in a call's arguments. It runs first, so that nothing
-                gets through if the guard fails.
-            settle: Computes the return value from the review, the function's result, and the call's
-                arguments.
+            look: Reviews the completions in a call's arguments. It runs first, so that nothing gets
+                through if the guard fails.
+            settle: Computes the return value from the review, the result, and the call's arguments.
             arguments: Selects which of the call's keywords are passed to the function.
         """
 
@@ -215,8 +208,8 @@ Cannot: TypeAlias = dict[Rule, str]
 
 
 def without_leaving_out(trainer: str) -> Cannot:
-    """Policy rules that a trainer cannot carry out, with a message for each, if every reward enters
-    its group's baseline and the reward function sees only one completion at a time."""
+    """Policy rules that cannot be carried out, with a message for each, by a trainer in which every
+    reward enters its group's baseline and the reward function sees one completion at a time."""
     out = f"{trainer} cannot leave one completion out of its group from a reward function, as "
     return {
         ("on_reject", "drop"): f'{out}Policy(on_reject="drop") asks; choose on_reject="zero" or a '
@@ -272,16 +265,11 @@ def fitted(guard: Guard, trainer: str, cannot: Cannot) -> Guard:
 def settled_finite(
     guard: Guard, review: Review | None, rewards: Sequence[float | None]
 ) -> list[float]:
-    """Settle rewards for a trainer that cannot handle None, NaN or infinities.
+    """Settle the rewards of a single function, [n], for a trainer that cannot handle None, NaN or
+    infinities. If ``review`` is None, because the guard could not judge, no reward is above 0.
 
     A completion without a finite reward earns the same as a rejected one: 0 would be a gain if
     wrong answers get -1, and an author might know how to make a grader return NaN.
-
-    Args:
-        guard: The guard whose policy settles the rewards.
-        review: The guard's review of the completions; None if the guard could not judge them, in
-            which case no reward is above 0.
-        rewards: The rewards of a single function, [n].
     """
     given = [x if x is not None and math.isfinite(x) else None for x in rewards]
     if review is None:
@@ -305,10 +293,7 @@ async def graded(guard: Guard, name: str, call: Callable[..., Any], *args: Any) 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
     """Choose the rules of a policy that this trainer can carry out, and log which ones were chosen.
-
-    Raises:
-        FrameworkError: the policy asks for something that the trainer cannot do.
-    """
+    Raises FrameworkError if the policy asks for something else."""
     try:
         chosen = policy.chosen(cannot)
     except ValueError as error:

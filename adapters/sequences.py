@@ -7,20 +7,24 @@ turns come from a tool or a user. If another node chose the mask, two stretches 
 if a special token separates them, as in chat templates. Otherwise they form one completion, in
 which rules read the masked tokens as well: a node could mask ``import`` and have only a foreign
 module's name trained on, which no rule would recognise on its own.
+
+The trainer applies another node's mask, so log-prob checks can skip the masked tokens. But nothing
+proves that a tool wrote them: the node can forge a tool result, or have a single wrong step of an
+honest answer trained on. The guard's `environment` detects both.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import groupby, islice
 from typing import Any, Final
 
+from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row, read, received, review
-from grpo_guard.adapters.transcript import spans_given
-from grpo_guard.core.completion import Completion
+from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.detokenizer import Detokenizer
-from grpo_guard.core.given import Given
+from grpo_guard.core.given import Given, Span
 from grpo_guard.core.rollouts import badness
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
@@ -39,13 +43,6 @@ LINE_TOKENS: Final = 64
 _ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
 
-def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
-    """The sampled stretches (``drawn`` is true) as half-open spans, in order."""
-    edges = [i for i in range(1, len(drawn)) if drawn[i] != drawn[i - 1]]
-    bounds = [0, *edges, len(drawn)]
-    return [(a, b) for a, b in pairwise(bounds) if a < b and drawn[a]]
-
-
 def rows_from_ids(
     ids: Sequence[int],
     drawn: Sequence[bool],
@@ -61,22 +58,20 @@ def rows_from_ids(
 
     In another node's sequence, stretches without a special token between them form one completion,
     in which the tokens between them are given. Such a completion also includes the line that it
-    continues (`line_before`).
+    continues (`line_before`). Turns whose text would not show all of their ids are malformed.
 
     Args:
         ids: Token ids of the prompt, the turns and the tokens between turns, [T].
         drawn: Whether the policy sampled each token, [T].
-        detokenizer: Decodes with the policy's tokenizer. Turns whose text would not show all of
-            their ids are malformed.
         own: Whether the trainer's own engine sampled the sequence. If so, its special tokens are
             left out of the text.
-        log_probs: Log-probs from the sampler, aligned with ``ids``, [T].
+        log_probs: Log-probs from the sampler, [T].
         finish_reason: Finish reason of the last turn.
         malformed: A known problem of the sequence, as text.
         claims: The other fields of `Completion`. If ``prompt_trusted`` is set, the mask is trusted
             as well, and each stretch is a turn.
     """
-    turns = turns_of(drawn) or [(len(ids), len(ids))]
+    turns = spans_given([not one for one in drawn], len(drawn)) or ((len(ids), len(ids)),)
     if len(turns) > MOST_TURNS:
         malformed = malformed or f"expected at most {MOST_TURNS} turns, got {len(turns)}"
         turns = turns[-1:]
@@ -141,16 +136,9 @@ def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
     """Review rollouts: each gets the verdict of its worst turn, and is grouped by the prompt of its
-    first turn. A trainer that knows its groups can set them with `Review.regrouped`.
-
-    Args:
-        guard: Judges all turns, up to `TURNS_AT_ONCE` in a batch.
-        turns: All turns in order, each with the index of its rollout (0, 1, 2 ...); at least one
-            turn per rollout.
-
-    Raises:
-        AbstainError: the guard abstained too often, see `Guard.review`.
-    """
+    first turn. ``turns`` has all turns in order, each with the index of its rollout (0, 1, 2 ...),
+    at least one per rollout. A trainer that knows its groups can set them with `Review.regrouped`.
+    Raises AbstainError as `Guard.review` does."""
     found: dict[int, Verdict] = {}
     first: dict[int, Completion] = {}
     left, waited = iter(turns), 0.0
@@ -163,3 +151,49 @@ def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
     worst = [found[i] for i in sorted(found)]
     figures = metrics(worst) | ({"guard/wait_seconds": waited} if worst else {})
     return Review.of([first[i] for i in sorted(found)], worst, figures)
+
+
+def mask_from(value: Any, length: int) -> list[int]:
+    """Return the first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor.
+    Raises ValueError for anything else: by sending "0" instead of 0, or NaN, a sender could make
+    the guard read a different mask from the one used in training."""
+    if getattr(value, "ndim", None) == 1:
+        value = value[:length].tolist()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"mask: expected a list, got {shown(value)}")
+    found = [m if isinstance(m, bool) else number_from(m) for m in value[:length]]
+    if not all(m in (0, 1) for m in found):
+        raise ValueError("mask: expected 0 or 1 for each token")
+    return [int(m or 0) for m in found]
+
+
+def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
+    """Half-open spans of the first ``length`` tokens in which the mask is 0; tokens beyond the end
+    of the mask count as 1."""
+    own = [bool(m) for m in mask[:length]]
+    spans, start = [], 0
+    for drawn, run in groupby(own):
+        end = start + sum(1 for _ in run)
+        if not drawn:
+            spans.append((start, end))
+        start = end
+    return tuple(spans)
+
+
+def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
+    """The masked spans (mask 0) of a row of ``length`` tokens, which a `Detokenizer` later locates
+    in the row's text; None if nothing is masked. ``theirs`` means that the mask is another node's
+    claim. Raises ValueError for more spans than `Given` takes."""
+    spans = spans_given(mask, length)
+    return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
+
+
+def transcript(
+    detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[Span], *, theirs: bool
+) -> tuple[str, Given]:
+    """Decode the text of all turns, and locate the given spans, which were not sampled, in it.
+    ``theirs`` means that they are another node's claim. The text then shows special tokens, because
+    hidden ones would be trained on or would change what follows. Raises ValueError for more spans
+    than `Given` takes."""
+    text, chars = detokenizer.turns(ids, given, hide=not theirs, hide_given=not theirs)
+    return text, Given(tuple(given), chars, masked=True, known=not theirs)

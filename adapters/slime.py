@@ -31,7 +31,7 @@ from grpo_guard.adapters.reward_function import (
     without_leaving_out,
     without_no_gain,
 )
-from grpo_guard.adapters.transcript import mask_from, masked_in
+from grpo_guard.adapters.sequences import mask_from, masked_in
 from grpo_guard.core.completion import shown
 from grpo_guard.core.detokenizer import REMEDY
 from grpo_guard.guard import Guard, Review
@@ -180,12 +180,9 @@ def _put_right(sample: Any) -> None:
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Return slime's rewards and the values to train with, keeping left-out samples out of every
-    baseline.
-
-    If nothing was left out, the result equals slime's own: rewards minus the group's mean, divided
-    by the group's standard deviation + 1e-6 under ``grpo_std_normalization``. Left-out samples get
-    0.
+    """Return slime's rewards and the values to train with, keeping left-out samples, which get 0,
+    out of every baseline. If nothing was left out, the result equals slime's own: rewards minus the
+    group's mean, divided by the group's standard deviation + 1e-6 under ``grpo_std_normalization``.
 
     A rollout with several samples (the same ``rollout_id``) counts once in the mean and the
     deviation, with the mean reward of its samples. If any of these samples was left out, all of
@@ -225,9 +222,9 @@ def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
 def _left_out_with_all_segments(
     samples: Sequence[Any], places: Sequence[Hashable]
 ) -> frozenset[Hashable]:
-    """Return the places of rollouts that contain a left-out sample, and remove all samples of these
-    rollouts from the loss. The guard cannot do this earlier, because slime requests each sample's
-    reward separately."""
+    """Return the places of rollouts with a left-out sample, and remove all their samples from the
+    loss. The guard cannot do this earlier, because slime requests each sample's reward
+    separately."""
     out = frozenset(
         place
         for sample, place in zip(samples, places, strict=True)

@@ -107,8 +107,7 @@ class GuardedGroups:
         return answers
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
-        """Yield one completion per action, whose prompt is the observation that the action
-        answers."""
+        """Yield one completion per action, with the observation that it answers as its prompt."""
         turns, detokenizer = trajectory.transitions, Detokenizer.of(self.tokenizer)
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1

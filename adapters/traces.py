@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, claimed, read, received
-from grpo_guard.adapters.sequences import MOST_TURNS, line_before, review_turns
-from grpo_guard.adapters.transcript import spans_given
+from grpo_guard.adapters.sequences import MOST_TURNS, line_before, review_turns, spans_given
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.given import Given, Span
 from grpo_guard.core.prompts import content_text
@@ -29,7 +28,8 @@ def rows_from(
     trace: Any, *, round: int | None = None, detokenizer: Detokenizer | None = None
 ) -> Iterator[Row]:
     """Yield one completion per branch of a trace, in order: an empty completion if the model wrote
-    nothing, and a malformed one if there are too many branches to judge.
+    nothing, and a malformed one if there are too many branches to judge. With a detokenizer, its
+    text is decoded from the tokens; ``round`` is the version of the policy that wrote the trace.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
     reference is the ``answer`` of the task's data. Tool messages in a trace with a node are that
@@ -40,11 +40,6 @@ def rows_from(
     The trainer trains on the tokens selected by the masks of the trace's messages. So a trace is
     malformed if a message that the model did not write has such tokens, or if tokens and masks do
     not match.
-
-    Args:
-        trace: A trace from verifiers or prime-rl.
-        round: Version of the policy that wrote the trace.
-        detokenizer: Decodes the text from the tokens; None to use the text of the messages.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
@@ -102,8 +97,8 @@ def _problem(
 def _text_and_ids(
     branch: _Branch, detokenizer: Detokenizer | None, *, known: bool
 ) -> dict[str, Any]:
-    """Keywords for `received`: a branch's text, ids and given spans. ``known`` means that the trace
-    is the trainer's own, so the authors of its messages are known."""
+    """Keywords for `received`: a branch's text, ids and given spans. ``known``: the trace is the
+    trainer's own, so the authors of its messages are known."""
     ids = read(branch.ids, None if known else detokenizer)
     ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
     tokens = ids.pop("given", ())
@@ -116,11 +111,6 @@ def _text_and_ids(
             ids["malformed"] = "untrained tokens within a turn"
         given = read(Given, tokens, tuple(chars), True, known)
     return {"text": text, "given": given, "detokenizer": reader, **ids}
-
-
-def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
-    """Review a single trace; see `review_all`."""
-    return review_all(guard, [(trace, round)])
 
 
 def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
@@ -222,8 +212,8 @@ class _Branch:
         """The ids of the prompt and the branch, the given spans (all tokens that the masks exclude,
         including those of the chat template), and the engine's log-probs. Empty if no message of
         the branch has ids; ``malformed`` with a reason if ids and masks do not match. ``theirs``
-        decodes the ids of a trace from another node, whose mask may count the beginning of a line
-        that the node wrote as the end of the prompt."""
+        decodes another node's ids, whose mask may count the beginning of a line that it wrote as
+        the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
         # Other iterables can be endless at no cost to the sender; verifiers itself uses lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):

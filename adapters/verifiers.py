@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
-from grpo_guard.adapters.traces import review_of
+from grpo_guard.adapters.traces import review_all
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
 
@@ -54,7 +54,7 @@ def _guarded_task(task: Any, guard: Guard) -> Any:
                 await super().score(trace, runtime)
                 return
             # The review comes first: if the guard fails, nothing has been scored yet.
-            review = await asyncio.to_thread(review_of, guard, trace)
+            review = await asyncio.to_thread(review_all, guard, [(trace, None)])
             try:
                 await super().score(trace, runtime)
             finally:  # rewards recorded before a failure stay on the trace
@@ -96,7 +96,7 @@ def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict
 def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
     def look(*task: Any, **given: Any) -> Review:
         _require_one(task)
-        found = review_of(guard, given["trace"])
+        found = review_all(guard, [(given["trace"], None)])
         _log(given["trace"], found)
         return found
 
@@ -131,17 +131,14 @@ def _require_one(task: tuple[Any, ...]) -> None:
     """Refuse two guarded rewards in a task, because the trace would be judged and logged twice."""
     if not task:
         return
-    names = {name for kind in type(task[0]).__mro__ for name in vars(kind)}
-    guarded = [name for name in sorted(names) if isinstance(_guard_of(type(task[0]), name), Guard)]
+    kind = type(task[0])
+    methods = {name: inspect.getattr_static(kind, name, None) for name in dir(kind)}
+    guarded = [n for n, one in methods.items() if isinstance(getattr(one, "guard", None), Guard)]
     if len(guarded) > 1:
         raise FrameworkError(
-            f"{type(task[0]).__name__}: {len(guarded)} guarded rewards ({', '.join(guarded)}); "
+            f"{kind.__name__}: {len(guarded)} guarded rewards ({', '.join(guarded)}); "
             "guard the Task class instead"
         )
-
-
-def _guard_of(task: type, name: str) -> Any:
-    return getattr(inspect.getattr_static(task, name, None), "guard", None)
 
 
 def _log(trace: Any, review: Review) -> None:

@@ -94,18 +94,11 @@ def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
 
 
 def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> dict[str, Any]:
-    """Copy a group, with plain numbers and one entry per row in every field. Rows with a problem
-    are neutralised in the copy, so nothing is trained on them.
-
-    Args:
-        group: The group as received, already checked by `group_size` and `problem_of_row`.
-        problems: The reason each row must not be trained on, or None, [G].
-        theirs: Whether any of the group was written by other nodes; if so, only the fields listed
-            in this module's docstring are passed on.
-
-    Raises:
-        GroupError: a field from your own environment contains invalid numbers.
-    """
+    """Copy a group that `group_size` and `problem_of_row` have checked, with plain numbers and one
+    entry per row in every field. Rows with a problem are neutralised in the copy, so nothing is
+    trained on them. If other nodes wrote any of the group (``theirs``), only the fields listed in
+    this module's docstring are passed on. Raises GroupError if a field from your own environment
+    contains invalid numbers."""
     rows = range(len(problems))
     made = {name: value for name, value in group.items() if not theirs or name in _OF_STRANGERS}
     if theirs:
@@ -124,8 +117,8 @@ def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> 
     if theirs or group.get("inference_logprobs"):
         given = group.get("inference_logprobs")
         made["inference_logprobs"] = [
-            _known_log_probs(None if problems[i] else of_row(given, i), len(made["tokens"][i]))
-            for i in rows
+            (None if problems[i] else _log_probs(of_row(given, i), length)) or [NO_LOGPROB] * length
+            for i, length in enumerate(map(len, made["tokens"]))
         ]
     if theirs or group.get("overrides"):
         own = [None if problems[i] else of_row(group.get("overrides"), i) for i in rows]
@@ -182,11 +175,6 @@ def _log_probs(given: Any, length: int) -> list[float] | None:
     return known if len(known) == length else None
 
 
-def _known_log_probs(given: Any, length: int) -> list[float]:
-    known = None if given is None else _log_probs(given, length)
-    return [NO_LOGPROB] * length if known is None else known
-
-
 def _require_numbers(name: str, rows: Any) -> None:
     for row in rows or []:
         if not isinstance(row, list | tuple) or None in [
@@ -197,12 +185,9 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Check an environment's request that posts no groups, and return its fields with plain numbers
-    in range. Raises GroupError if a field is invalid.
-
-    Atropos's server divides by numbers that environments report about themselves, even when the
-    trainer requests a batch: after an infinite ``min_batch_allocation``, every ``/batch`` fails. So
-    another node's environment cannot set that field.
-    """
+    in range. Raises GroupError if a field is invalid. Another node's environment cannot set
+    ``min_batch_allocation``: Atropos's server divides by it even when the trainer requests a batch,
+    and after an infinite one every ``/batch`` fails."""
     if path != "/register-env":
         return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}
     name = given.get("desired_name")

@@ -38,11 +38,10 @@ from grpo_guard.adapters.atropos.fields import (
 from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row, claimed
 from grpo_guard.adapters.reward_function import fitted, without_lengths
-from grpo_guard.adapters.sequences import review_turns, rows_from_ids
-from grpo_guard.adapters.transcript import spans_given
+from grpo_guard.adapters.sequences import review_turns, rows_from_ids, spans_given
 from grpo_guard.core.completion import shown
 from grpo_guard.core.detokenizer import Detokenizer
-from grpo_guard.core.verdict import Verdict, reject
+from grpo_guard.core.verdict import reject
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.graders import LARGEST_REWARD
 from grpo_guard.guard.settled_groups import SettledGroups, settle_groups
@@ -127,11 +126,16 @@ class GroupGuard:
             return _watched(group, made, problems, theirs=theirs), review
         most = LARGEST_ALONE if theirs and size == 1 else LARGEST_REWARD
         scores = [number_from(score, -most, most) for score in group["scores"]]
+        unscored = reject("reward", message=f"no finite score up to {most:g}")
+        verdicts = [
+            unscored if score is None else verdict
+            for verdict, score in zip(review.verdicts, scores, strict=True)
+        ]
         settled = settle_groups(
             self.guard,
             # A row without a valid score earns the same as a rejected row.
             [0.0 if score is None else score for score in scores],
-            replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores, most)),
+            replace(review.regrouped(None), verdicts=verdicts),
             # A repaired row is not its author's work, so it is never trained on.
             out=[
                 problem is not None or not _trains(masks)
@@ -147,8 +151,7 @@ class GroupGuard:
         return claimed(of_row(group.get("overrides"), i), "node")
 
     def _drawn_here(self, node: Any) -> bool:
-        """Whether this environment's own engine sampled a row, so that special tokens in the row
-        are no attack."""
+        """Whether this environment's own engine sampled a row: special tokens are no attack."""
         return self.own and node is None
 
     def _problem(self, group: Group, i: int, node: Any) -> str | None:
@@ -250,12 +253,3 @@ def _trains(masks: Sequence[int]) -> bool:
 
 def _left_out(tokens: Sequence[int]) -> list[int]:
     return [MASKED] * (len(tokens) - 1) + [tokens[-1]]
-
-
-def _with_unscored(
-    verdicts: Sequence[Verdict], scores: Sequence[float | None], most: float
-) -> list[Verdict]:
-    return [
-        reject("reward", message=f"no finite score up to {most:g}") if score is None else verdict
-        for verdict, score in zip(verdicts, scores, strict=True)
-    ]

@@ -134,14 +134,8 @@ class GuardedGame:
 
     def reward(self, function: RewardFunction, stage: int, state: Any) -> dict[Any, Any]:
         """Compute a stage's guarded rewards, ``{agent: {batch: [[G rewards] per node]}}``, all
-        finite.
-
-        Raises:
-            Exception: raised by the reward function on this node's own trees, unchanged; not if the
-                guard has ``failures``.
-            TypeError: the reward function returned no valid rewards for this node's own trees; not
-                if the guard has ``failures``.
-        """
+        finite. Unless the guard has ``failures``, it raises what the reward function raises on this
+        node's own trees, and TypeError if that returns no valid rewards for them."""
         found: list[Review] | None = None
         trees = trees_of(state, stage, state.trees.keys())
         try:

@@ -98,13 +98,13 @@ class Admission:
 def prompted(
     data: Any, own: Sequence[Tree], foreign: Sequence[Tree], stage: int
 ) -> tuple[list[Tree], list[Tree]]:
-    """Fill in the prompts that the trainer will condition on, from the node's own data manager.
-    Raises whatever the data manager raises for the node's own trees.
+    """Fill in the prompts that the trainer will condition on, from the node's own data manager,
+    whose errors for the node's own trees are raised.
 
-    The data manager renders all trees at once, as the training step does with the admitted ones: if
-    a peer has put a number into a text column, the training step raises, and the node learns
-    nothing. If not all trees can be rendered at once, foreign trees are added one at a time, and a
-    tree that makes the rendering fail is marked with a problem.
+    It renders all trees at once, as the training step does with the admitted ones: if a peer has
+    put a number into a text column, the training step raises, and the node learns nothing. If that
+    fails, foreign trees are added one at a time, and a tree that makes the rendering fail is marked
+    with a problem.
     """
     usable = [tree for tree in foreign if tree.problem is None]
     try:

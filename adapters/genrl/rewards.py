@@ -51,16 +51,10 @@ def raw_rewards(
     tree has the reward None if the function returned no number for it.
 
     The function reads world states that peers made up. If it fails, it is called again with only
-    this node's own trees, so that no peer can end another node's game. Under a guard with
-    ``failures``, only the second call is counted, and if that fails, all rewards are None.
-
-    Raises:
-        Exception: raised by the function on this node's own trees, unchanged.
-        TypeError: the function returned no valid rewards for this node's own trees.
-        AbstainError: too many calls failed. Only under a guard with ``failures``, where it replaces
-            the two errors above.
+    this node's own trees, so that no peer can end another node's game. That call's errors are
+    raised. Under a guard with ``failures``, only the second call is counted; if it fails, all
+    rewards are None, and AbstainError is raised if too many failed.
     """
-
     # The result is read within the call: a result that cannot be read is a failure like any other.
     asked = replace(function, read=lambda result: _rows(function, result, trees, own))
     if any(tree.agent not in own for tree in trees):

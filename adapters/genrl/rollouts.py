@@ -55,8 +55,10 @@ class Rollouts:
         tokenizer: Any = self.processing_class  # type: ignore[attr-defined]
         eos = [int(tokenizer.eos_token_id)]
         if self._coin is None:
+            from grpo_guard.logprob.replay.generate import until_eos  # padding follows the end
+
             texts, rows = super().generate(inputs, True, stage)  # type: ignore[misc]
-            ids = [[_until(row.tolist(), eos) for row in of_prompt] for of_prompt in rows]
+            ids = [[list(until_eos(row.tolist(), eos)) for row in each] for each in rows]
         else:
             ids = self._drawn([row["prompt"] for row in inputs], tokenizer, eos)
             texts = [tokenizer.batch_decode(row, skip_special_tokens=True) for row in ids]
@@ -92,13 +94,6 @@ class Rollouts:
             )
         ]
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
-
-
-def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
-    """Remove the padding after the first end-of-sequence token."""
-    from grpo_guard.logprob.replay.generate import until_eos
-
-    return list(until_eos(ids, eos))
 
 
 class Around:

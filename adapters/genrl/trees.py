@@ -10,9 +10,10 @@ here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, Unread, integer_from, read, received
@@ -141,13 +142,8 @@ def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
 @dataclass(frozen=True)
 class Form:
     """The form that this game's trees must have, derived from this node's own trees in the stage.
-
-    Args:
-        own: This node's trees.
-        group_size: Number of completions per tree (G), used if this node has no trees in the round.
-        tokenizer: The trainer's tokenizer.
-        longest: Maximum number of tokens in a completion.
-    """
+    ``group_size``, the number of completions per tree (G), counts if it has none in the round;
+    ``longest`` is the maximum number of tokens in a completion."""
 
     own: tuple[Tree, ...]
     group_size: int
@@ -238,9 +234,9 @@ def _hash_of(tree: Tree) -> str | None:
     return hashlib.md5(question.encode(), usedforsecurity=False).hexdigest()
 
 
-def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
-    """Whether a structure has at most ``most`` parts and is nested at most ``deepest`` levels deep.
-    Iterative, so hostile nesting cannot exhaust the stack."""
+def within(value: Any, most: int) -> bool:
+    """Whether a structure has at most ``most`` parts and is nested at most `MOST_DEPTH` levels
+    deep. Iterative, so hostile nesting cannot exhaust the stack."""
     pending = [(value, 0)]
     while pending:
         part, depth = pending.pop()
@@ -252,7 +248,7 @@ def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
         most -= len(part) if isinstance(part, str | bytes) else 1
         pending += [(piece, depth + 1) for piece in inner]
         # Copying and packing recurse, and deep nesting would crash them.
-        if most < len(pending) or (inner and depth >= deepest):
+        if most < len(pending) or (inner and depth >= MOST_DEPTH):
             return False
     return True
 
@@ -267,13 +263,12 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
         yield Tree(agent, None, 0, None, problem=f"expected batches, got {shown(batches)}")
         return
     seen = set(skipped)
-    nodes: Iterable[tuple[Any, int, Any]] = (
-        (batch, place, payload)
+    trees = (
+        Tree(agent, batch, place, payload)
         for batch, row in batches.items()
         for place, payload in enumerate(row if isinstance(row, list | tuple) else [row])
     )
-    for (batch, place, payload), _ in zip(nodes, range(each), strict=False):
-        tree = Tree(agent, batch, place, payload)
+    for tree in islice(trees, each):
         try:
             problem = form.problem(tree)
             if problem is None and tree.key in seen:
@@ -283,4 +278,4 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
         else:
             if problem is None:
                 seen.add(tree.key)
-        yield Tree(agent, batch, place, payload, problem=problem)
+        yield replace(tree, problem=problem)

@@ -123,7 +123,7 @@ class GuardedAgent:
         original: dict[str, Any] = {}
 
         async def work() -> tuple[Rollout, Texts]:
-            response = await run(
+            given = await run(
                 prompt=prompt,
                 label=label,
                 sampling_params=sampling_params,
@@ -133,8 +133,7 @@ class GuardedAgent:
                 images=images,
                 **more,
             )
-            given = response
-            response, problem = sanitize_response(response, hf_tokenizer, max_length, self.special)
+            response, problem = sanitize_response(given, hf_tokenizer, max_length, self.special)
             if problem is None:
                 original.update(given)
             rollout = Rollout(response, max_length, problem, prompt)

@@ -25,19 +25,10 @@ from grpo_guard.guard.settled_groups import SettledGroups
 def settle_group(
     guard: Guard, rollouts: Sequence[Rollout], found: Review | None, *, mask_spans: bool
 ) -> list[tuple[dict[str, Any], bool]]:
-    """Return each sample's answer, without its logs, and whether the sample is left out.
-
-    Args:
-        guard: The guard whose policy is applied.
-        rollouts: The samples of one prompt.
-        found: The review of the samples; None if the guard could not judge. In that case, all
-            samples are left out.
-        mask_spans: Whether rejected samples lose flagged tokens and keep their reward.
-
-    Raises:
-        AbstainError: a verdict is an abstention and the policy says to raise.
-        TypeError, ValueError: a reward is not a number.
-    """
+    """Return each sample's answer, without its logs, and whether the sample is left out. If
+    ``found``, the review, is None, the guard could not judge, and all samples are left out. With
+    ``mask_spans``, rejected samples lose flagged tokens and keep their reward. Raises AbstainError
+    if the policy says to raise, and TypeError or ValueError if a reward is not a number."""
     masked = _masked(rollouts, found if mask_spans else None)
 
     def settled(raw: Sequence[float | None]) -> list[float | None]:
@@ -102,12 +93,9 @@ class GroupBarrier(Generic[Brought, Judged]):
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do a task's work, wait for its siblings and return the task's result.
-
-        Siblings share the ``key`` until they are judged. An exception raised by ``work`` is raised
-        here, and the siblings are judged without this task; an exception raised by ``judge`` is
-        raised for the whole group.
-        """
+        """Do a task's work, wait for its siblings, which share the ``key`` until they are judged,
+        and return its result. An exception raised by ``work`` is raised here, and the siblings are
+        judged without this task; an exception raised by ``judge`` is raised for the whole group."""
         group = self._open.setdefault(key, _Group())
         place = group.started
         group.started += 1

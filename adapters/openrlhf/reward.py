@@ -113,17 +113,11 @@ class GuardedReward:
         prompts: Texts,
         labels: Sequence[Any],
     ) -> dict[str, Any]:
-        """Call the function and settle its rewards.
-
-        Args:
-            known: The result of `admitted`. If None, no completion earns a reward above 0.
-            verdicts: The verifier's verdicts on `AdmittedBatch.unsettled`.
-            queries, prompts, labels: The lists that OpenRLHF sends, one item per completion.
-        """
+        """Call the function and settle its rewards. ``known`` is the result of `admitted`: if it is
+        None, no completion earns a reward above 0. ``verdicts`` are on its ``unsettled``."""
         function = self.function
-        review = (
-            None if known is None else _looked(lambda: self.guard.finish_review(known, verdicts))
-        )
+        finish = self.guard.finish_review
+        review = None if known is None else _looked(lambda: finish(known, verdicts))
         result = function.ask(queries, prompts, labels)
         result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
         if "rewards" not in result:
@@ -171,12 +165,8 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
     """Build rows from OpenRLHF's lists. A query is the prompt and the completion in a single
-    string; the label is the reference.
-
-    Raises:
-        TypeError: any of the three arguments is not a list.
-        ValueError: the lists differ in length.
-    """
+    string; the label is the reference. Raises TypeError unless all three arguments are lists, and
+    ValueError if they differ in length."""
     for name, given in (("queries", queries), ("prompts", prompts), ("labels", labels)):
         if isinstance(given, str | bytes) or not hasattr(given, "__len__"):
             raise TypeError(f"reward_func.{name}: expected a list, got {shown(given)}")

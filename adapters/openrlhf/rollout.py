@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, number_from
 from grpo_guard.adapters.received import Row, received
-from grpo_guard.adapters.sequences import line_before
-from grpo_guard.adapters.transcript import spans_given, transcript
+from grpo_guard.adapters.sequences import line_before, transcript
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Verdict
@@ -85,13 +84,10 @@ class Rollout:
         a ``node`` is decoded with all special tokens except one that closes a turn. ``tokenizer``
         is the policy's tokenizer, or a processor that contains it."""
         start, end = self.answer
-        mask = [0] * (end - start)
-        for a, b in self.turns:
-            mask[a - start : b - start] = [1] * (b - a)
         text, given = transcript(
             Detokenizer.of(tokenizer),
             [operator.index(token) for token in self.ids[start:end]],
-            spans_given(mask, end - start),
+            [(a - start, b - start) for a, b in without((start, end), self.turns)],
             theirs=self.response.get("node") is not None,  # even if the name cannot be read
         )
         first = self.turns[0][0] if self.turns else start
@@ -213,17 +209,14 @@ def sanitize_response(
 def repaired(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """Return the response in a form that the trainer can use, plus the problem with it, if any.
+    """Return the response of `execute` in a form that the trainer can use, plus the problem with
+    it, if any.
 
     Special tokens and lengths are checked only if a response names its ``node``: your own engine
-    stops on its own, and your own policy may use special tokens freely.
-
-    Args:
-        response: The result of `execute`.
-        tokenizer: The policy's tokenizer, or a processor that contains it.
-        limit: Number of tokens that the trainer keeps. No honest sampler exceeds the limit, and
-            millions of tokens would delay everyone served by this engine.
-        special: Ids of special tokens that a turn may contain; the judged text then shows them.
+    stops on its own, and your own policy may use special tokens freely. No honest sampler exceeds
+    ``limit``, the number of tokens that the trainer keeps, and millions of tokens would delay
+    everyone served by this engine. The judged text shows the tokens in ``special``, which a turn
+    may contain.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     _require_readable(response)
@@ -236,12 +229,10 @@ def repaired(
     if problem is None and log_probs is not claimed:
         problem = "invalid log-probs"
     if problem is None and theirs:
-        mask = [0] * len(ids)
-        for start, end in response["action_ranges"]:
-            mask[start:end] = [1] * len(mask[start:end])
         plain = [operator.index(token) for token in ids]
+        turns = [(start, end) for start, end in response["action_ranges"] if start < end]
         detokenizer = Detokenizer.of(tokenizer, special=special)
-        problem = detokenizer.problem(plain, spans_given(mask, len(plain)))
+        problem = detokenizer.problem(plain, without((0, len(plain)), turns))
     if problem is None:
         return response, None
     return {**response, "observation_tokens": ids, "rollout_log_probs": log_probs}, problem

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
-from grpo_guard.adapters.transcript import mask_from, masked_in, spans_given, transcript
+from grpo_guard.adapters.sequences import mask_from, masked_in, spans_given, transcript
 from grpo_guard.core.detokenizer import Detokenizer, special_ids
 from grpo_guard.core.given import Given
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
@@ -71,13 +71,7 @@ def rows_from(
     except one that closes it, and ids that would not appear in this text are malformed. Without a
     tokenizer, the guard decodes the ids.
 
-    Args:
-        kwargs: The keywords of TRL's call.
-        tokenizer: The trainer's tokenizer; if None, the messages are used as they are.
-        trainer: The trainer, whose limit shows which completions were cut off, or None.
-
-    Raises:
-        ValueError: prompts, completions and completion_ids differ in length.
+    Raises ValueError if prompts, completions and completion_ids differ in length.
     """
     n = len(kwargs["completions"])
     prompts, ids = _one_per_completion(kwargs, n)

@@ -34,11 +34,9 @@ def _are_numbers(row: Any, ids: Sequence[int]) -> bool:
 
 def corrects_sequences(trainer: Any) -> bool:
     """Whether TRL masks whole sequences in this trainer's batches."""
-    corrected = getattr(trainer, "use_vllm", False) and getattr(
-        trainer, "vllm_importance_sampling_correction", False
-    )
+    options = ("use_vllm", "vllm_importance_sampling_correction")
     mode = getattr(trainer, "vllm_importance_sampling_mode", None)
-    return bool(corrected) and mode == "sequence_mask"
+    return mode == "sequence_mask" and all(getattr(trainer, name, False) for name in options)
 
 
 def masked_sequences(
@@ -48,21 +46,13 @@ def masked_sequences(
     drawn: Sequence[Sequence[int]] | None,
     rows: int,
 ) -> list[bool]:
-    """Whether TRL will mask each row, [B], by TRL's own formula: exp of the summed log-prob
-    differences.
-
-    Args:
-        trainer: The trainer, which provides the bounds.
-        policy: The policy's log-probs before the rewards, [B, C]; None if TRL computed none.
-        sampling: The sampler's log-probs, one list per row.
-        drawn: Masks with 1 for the model's own tokens, one list per row; None if all tokens are the
-            model's own.
-        rows: Number of rows, B.
-    """
+    """Whether TRL will mask each row, [B], by TRL's own formula: exp of the summed differences
+    between the policy's log-probs before the rewards, [B, C], and the sampler's, one list per row;
+    only those tokens count that the model drew (1 in ``drawn``, one list per row, if given)."""
     if policy is None or sampling is None or not corrects_sequences(trainer):
         return [False] * rows
-    least = _bound(trainer, "vllm_importance_sampling_clip_min", -math.inf)
-    most = _bound(trainer, "vllm_importance_sampling_clip_max", math.inf)
+    least = getattr(trainer, "vllm_importance_sampling_clip_min", None)
+    most = getattr(trainer, "vllm_importance_sampling_clip_max", None)
     masked = []
     for i, row in enumerate(sampling):
         claimed = torch.tensor(
@@ -73,10 +63,6 @@ def masked_sequences(
         if drawn is not None:
             difference = difference * torch.tensor(drawn[i], device=policy.device)
         ratio = float(torch.exp(difference.sum()))
-        masked.append(not least <= ratio <= most)
+        low, high = -math.inf if least is None else least, math.inf if most is None else most
+        masked.append(not low <= ratio <= high)
     return masked
-
-
-def _bound(trainer: Any, name: str, without: float) -> float:
-    value = getattr(trainer, name, None)
-    return without if value is None else float(value)

@@ -68,10 +68,8 @@ class ReusesForward:
         **kw: Any,
     ) -> Any:
         """Keep the policy's pass before the rewards, but no passes for the reference or the loss.
-
-        The result is passed on unchanged: a pair, a triple, or Unsloth's pair of Nones. In the last
-        case, no pass was run and nothing is kept.
-        """
+        The result is passed on unchanged: a pair, a triple, or Unsloth's pair of Nones, in which
+        case no pass was run and nothing is kept."""
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
         kept = self.forward_reuse

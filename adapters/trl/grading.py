@@ -30,9 +30,8 @@ class _Recorded:
 
     call: Callable[..., Any]
     names: tuple[str, ...]
-    trainer: Any = None  # set in the trainer's process: a guarded function gets it from the methods
-
-    is_async: bool = False
+    trainer: Any  # set in the trainer's process: a guarded function gets it from the methods
+    is_async: bool
 
     def __call__(self, /, **given: Any) -> Any:
         """Return the function's answer and the recorded logging calls, or an awaitable of both if
@@ -55,14 +54,9 @@ async def _awaited(answer: Awaitable[Any], logged: Logged) -> tuple[Any, Logged]
 
 
 class Grading:
-    """Computes a function's rewards under the guard's `GraderFailures`.
-
-    Args:
-        function: The reward function, inspected with the guard.
-        failed: The reward of completions on which the function fails.
-        as_given: Whether to return the function's result unread if the guard has no
-            `GraderFailures`, as for a guard that only watches.
-    """
+    """Computes the rewards of a function, inspected with the guard, under its `GraderFailures`. If
+    the function fails, completions get the reward ``failed``. With ``as_given``, as for a guard
+    that only watches, the result is returned unread if there are no `GraderFailures`."""
 
     def __init__(
         self, function: RewardFunction, failed: float | None = None, *, as_given: bool = False
@@ -72,13 +66,9 @@ class Grading:
 
     def ask(self, given: Mapping[str, Any], count: int) -> Any:
         """Call a synchronous function with the keywords ``given``, and return its rewards, one for
-        each of the ``count`` completions in the batch.
-
-        Raises:
-            TypeError, ValueError: as for `RewardFunction.rewards`.
-            AbstainError: too many calls failed.
-            Exception: raised by the function, unchanged, if the guard has no `GraderFailures`.
-        """
+        each of the ``count`` completions. Raises the errors of `RewardFunction.rewards`,
+        AbstainError if too many calls failed, and without `GraderFailures` whatever the function
+        raises."""
         function, failures = self.function, self.function.failures
         if failures is None:
             answer = function.call(**given)

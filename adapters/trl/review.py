@@ -8,13 +8,12 @@ a single rank and judged there, and the verdicts are sent back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -107,13 +106,8 @@ class BatchReviewer:
 
 @dataclass(frozen=True, slots=True)
 class RankReview:
-    """The review of all ranks' batches, along with the part that belongs to this rank.
-
-    Args:
-        own: The review of this rank's rows, with the figures to log.
-        whole: The review of all ranks' rows, rank by rank.
-        start: Index of this rank's first row in ``whole``.
-    """
+    """The review of all ranks' batches, along with the part that belongs to this rank: ``own``,
+    with the figures to log, whose first row is row ``start`` of ``whole``."""
 
     own: Review
     whole: Review
@@ -139,11 +133,8 @@ class RankReview:
 
         Each rank settles all rows, because the lowest reward of a group, which its rejected
         completions get, can be on another rank. ``rewards`` returns the function's rewards for this
-        rank's rows, or raises the function's exception; ``policy`` is as for `Guard.settle`.
-
-        Raises:
-            Exception: whatever this rank's function raised.
-            AbstainError, RuntimeError: the function failed on another rank.
+        rank's rows, or raises the function's exception, which is raised here; on the other ranks,
+        AbstainError or RuntimeError is raised.
         """
         distributed = distributed_ranks()
         if distributed is None:
@@ -189,15 +180,8 @@ def _together(
     distributed: Any, work: Callable[[], T], shared: Callable[[T], Any] = lambda made: made
 ) -> tuple[T, list[Any]]:
     """Do this rank's work, and return its result along with what every rank ``shared`` of its own
-    result, by rank.
-
-    Every rank must call this function. A rank that fails tells the others, because they are waiting
-    for it.
-
-    Raises:
-        Exception: this rank's own failure.
-        AbstainError, RuntimeError: another rank's failure.
-    """
+    result, by rank. Every rank must call this function. A rank that fails tells the others, because
+    they are waiting for it: they raise AbstainError or RuntimeError."""
     try:
         own = work()
     except Exception as error:
@@ -261,11 +245,9 @@ def _text_only(message: Message) -> Message:
 
 class Turn:
     """The position of an async call in the order that an event loop's functions were called in.
-
-    Calls finish in any order, and in a different order on each rank. The exchange between ranks
+    Calls finish in any order, and in a different one on each rank, but the exchange between ranks
     must follow the same order everywhere, or one function's rewards would be mistaken for
-    another's.
-    """
+    another's."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -310,8 +292,7 @@ class SharedReviews:
         """Return the review of a batch, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
-            with _failing(future):
-                future.set_result(RankReview.of(reviewer.review(batch)))
+            _fulfil(future, reviewer, batch)
         return future.result(), first
 
     async def aget(
@@ -325,18 +306,13 @@ class SharedReviews:
         """
         future, first = self._join(batch, reader)
         if first:
-
-            def work() -> None:
-                with _failing(future):
-                    future.set_result(RankReview.of(reviewer.review(batch)))
-
-            run = contextvars.copy_context().run
-            threading.Thread(target=run, args=(work,), daemon=True).start()
+            run, work = contextvars.copy_context().run, (_fulfil, future, reviewer, batch)
+            threading.Thread(target=run, args=work, daemon=True).start()
         return await asyncio.wrap_future(future), first
 
     def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
         # All fields count, including the round; repr distinguishes "1" from 1 and quotes strings.
-        digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
+        digest = _digest(repr(tuple(batch)))
         with self._lock:
             again = id(reader) in self._readers and self._future.done()
             first = digest != self._digest or again
@@ -358,10 +334,9 @@ def shared_reviews(guard: Guard) -> SharedReviews:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
-@contextlib.contextmanager
-def _failing(future: Future[RankReview]) -> Iterator[None]:
-    """Pass any failure on to all callers that wait for the future."""
+def _fulfil(future: Future[RankReview], reviewer: BatchReviewer, batch: Sequence[Row]) -> None:
+    """Review a batch; all callers that wait for the future get the review, or the failure."""
     try:
-        yield
+        future.set_result(RankReview.of(reviewer.review(batch)))
     except BaseException as error:
         future.set_exception(error)

@@ -30,11 +30,7 @@ from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.adapters.reward_function import (
-    RewardFunction,
-    fitted,
-    without_no_gain,
-)
+from grpo_guard.adapters.reward_function import RewardFunction, fitted, without_no_gain
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.grading import Grading
 from grpo_guard.adapters.trl.review import (
@@ -234,12 +230,11 @@ def _storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
     """
     if not _keeps_files(trainer):
         return dict(metrics)
-    return {_beside(name, metrics): value for name, value in metrics.items()}
-
-
-def _beside(name: str, metrics: Mapping[str, float]) -> str:
-    rate, slash, last = name.rpartition("/")
-    return f"{rate}.{last}" if slash and rate in metrics else name
+    stored = {}
+    for name, value in metrics.items():
+        rate, slash, last = name.rpartition("/")
+        stored[f"{rate}.{last}" if slash and rate in metrics else name] = value
+    return stored
 
 
 def _keeps_files(trainer: Any) -> bool:

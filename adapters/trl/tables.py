@@ -49,16 +49,6 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Send the tables that TRL has written since the last call."""
-        self._send(args)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Send the last table."""
-        self._send(args)
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _send(self, args: Any) -> None:
         if self._run is None and self._writer is None:
             return
         import pandas
@@ -76,6 +66,13 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
             if self._writer is not None:
                 step = int(file.stem.rpartition("_")[2])
                 self._writer.add_text("completions", markdown(table), step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Send the last table."""
+        self.on_log(args, state, control)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 def markdown(table: Any) -> str:

@@ -89,8 +89,7 @@ class GuardedTrainer(ReusesForward):
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
         guard = fitted(guard, "TRL's guarded trainer", {})
-        self.guard, self.mask_spans = guard, mask_spans
-        self.leave_out_masked = leave_out_masked
+        self.guard, self.mask_spans, self.leave_out_masked = guard, mask_spans, leave_out_masked
         self._prompt_ids: Sequence[Any] = ()
         self._masks: Sequence[Any] | None = None
         self._sampling: LogProbs | None = None
@@ -198,17 +197,16 @@ class GuardedTrainer(ReusesForward):
         output = super()._generate_and_score_completions(inputs)
         if "num_items_in_batch" not in output:  # RLOO: nothing is counted per token
             return output
-        keep = keep_mask(
-            tuple(output["completion_ids"].shape), self._taken_out, output["completion_ids"].device
-        )
+        keep = torch.ones_like(output["completion_ids"], dtype=torch.long)
+        for row, spans in enumerate(self._taken_out):
+            for start, end in spans:
+                keep[row, start:end] = 0
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
     def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
-        """Return the rewards of all ranks after the veto, [rows, functions], with NaN for none.
-
-        The ranks exchange rulings, and each one settles all rows, so that all get the same rewards.
-        Also records which tokens are removed from this rank's loss.
-        """
+        """Return the rewards of all ranks after the veto, [rows, functions], with NaN for none, and
+        record which tokens are removed from this rank's loss. The ranks exchange rulings, and each
+        settles all rows, so that all get the same rewards."""
         spans = self._masked(review, batch)
         own = [
             # Completions that lose tokens keep their reward; repaired rows are not trained on.
@@ -287,15 +285,9 @@ def __getattr__(name: str) -> Any:
 
 def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
     """Find TRL's training mask, 1 for the model's tokens, in the result of `_generate`; None if
-    there is none.
-
-    If a `rollout_func` passes on a sender's claim, a row's mask can be longer or shorter than its
-    ids: that row is malformed, but the other rows' masks are valid.
-
-    Raises:
-        FrameworkError: a `rollout_func` returned a mask that the installed trl would ignore, and so
-            train on tool results.
-    """
+    there is none. If a `rollout_func` passes on a sender's claim, a row's mask can be longer or
+    shorter than its ids: that row is malformed, but the other rows' masks are valid. Raises
+    FrameworkError for a mask that the installed trl would ignore, and so train on tool results."""
     ids = generated[1]
     for item in generated[2:]:
         if isinstance(item, Mapping) and "env_mask" in item:
@@ -304,23 +296,13 @@ def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
             )
         form = isinstance(item, list) and len(item) == len(ids) and all(map(_is_mask, item))
         if form and (any(item) or not any(ids)):
-            masks: list[Sequence[int]] = item
-            return masks
+            return item  # type: ignore[no-any-return]
     return None
 
 
 def _is_mask(mask: Any) -> bool:
     form = isinstance(mask, list | tuple)
     return form and all(type(m) is int and m in (0, 1) for m in mask)
-
-
-def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device: Any) -> Tensor:
-    """Mask of the tokens to train on: 0 if a token is flagged, otherwise 1, [B, C]."""
-    keep = torch.ones(shape, dtype=torch.long, device=device)
-    for row, spans in enumerate(flagged):
-        for start, end in spans:
-            keep[row, start:end] = 0
-    return keep
 
 
 def take_out(

@@ -60,7 +60,8 @@ def refuse_leaks(trainer: Any, policy: Policy) -> None:
             f"{own} counts a completion without reward as reward 0 in its group; choose "
             'on_reject="zero" or a number, and on_abstain="zero" or "pass"'
         )
-    if adds_kl(trainer) and (policy.on_reject != "drop" or policy.on_abstain == "zero"):
+    adds_kl = is_rloo(trainer) and bool(getattr(trainer, "beta", 0))  # in GRPO, it is in the loss
+    if adds_kl and (policy.on_reject != "drop" or policy.on_abstain == "zero"):
         raise FrameworkError(
             f"{type(trainer).__name__} subtracts beta times the KL from rewards after the veto. It "
             "can be negative, and a rejected completion would earn by it: choose "
@@ -120,9 +121,7 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
     # Until the first update, a copy of the model equals the model.
     if not is_first(trainer, "sampler", id(guard), updated):
         return
-    from grpo_guard.logprob.sampler_mismatch import (
-        require_same,  # loads torch, as the trainer already has
-    )
+    from grpo_guard.logprob.sampler_mismatch import require_same  # loads torch
 
     options = {name: getattr(args, name, None) for name in _OPTIONS}
     more = getattr(args, "generation_kwargs", None) or {}
@@ -143,11 +142,6 @@ def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
     from grpo_guard.logprob.sampler_mismatch import warn_of_room
 
     warn_of_room(guard.verifier, prompts, longest)
-
-
-def adds_kl(trainer: Any) -> bool:
-    """Whether the KL is part of the reward, as in RLOO; in GRPO it is part of the loss."""
-    return is_rloo(trainer) and bool(getattr(trainer, "beta", 0))
 
 
 def is_rloo(trainer: Any) -> bool:

@@ -57,9 +57,9 @@ class CollectorHandle:
         self._lowest = LowestRewards()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """Ask the collector for a trajectory's result, which is an abstention if the collector died
-        or does not answer in time. Raises AbstainError if the guard abstained, or the collector
-        failed to answer, too often."""
+        """Ask the collector for a trajectory's result: an abstention if the collector died or does
+        not answer in time. Raises AbstainError if the guard abstained, or did not answer, too
+        often."""
         import ray
 
         verdict = accept("verl")
@@ -115,16 +115,10 @@ class CollectorHandle:
 
 
 class StepLog:
-    """Collects verdicts and writes their figures, one line per step.
-
-    A line is written when a later step begins, but no later than ``after`` seconds after its first
-    verdict, so that little is lost when the run ends. A step can have several lines; combine them
-    using ``completions`` as weights.
-
-    Args:
-        path: JSONL file to append to; None to write to the logger only.
-        after: Seconds after which a line is written in any case.
-    """
+    """Collects verdicts and writes their figures, one line per step, to a JSONL file, if there is
+    one, and to the logger. A line is written when a later step begins, but no later than ``after``
+    seconds after its first verdict, so that little is lost when the run ends. A step can have
+    several lines; combine them using ``completions`` as weights."""
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
         self.path, self._after = None if path is None else Path(path), after
@@ -143,7 +137,8 @@ class StepLog:
         factors: Sequence[float | None] = review.length_factors or [None] * len(trajectories)
         rows = zip(trajectories, review.verdicts, factors, waited, strict=True)
         for trajectory, verdict, factor, wait in rows:
-            line = trajectory.node, verdict, factor, wait, read_early
+            node = trajectory.rows[0].completion.node
+            line = node, verdict, factor, wait, read_early
             self._steps.setdefault(trajectory.step, []).append(line)
         newest = next(reversed(self._steps), None)
         for step in [s for s in self._steps if s != newest]:

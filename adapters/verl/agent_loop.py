@@ -6,7 +6,7 @@ grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 The hook tells the reward manager the number of siblings, whether a trajectory is for validation,
 and which tokens the model wrote, with their log-probs; it reports failed rollouts to the collector;
 and it zeroes the ``response_mask`` of left-out completions, so that no loss, KL or entropy term
-trains on them (except in bypass mode, see `_bypasses`).
+trains on them (except in bypass mode).
 
 `GuardedAgentLoopManager` is for verl's current trainers, `GuardedAgentLoopManagerV0` for
 ``trainer.use_v1=False``. For your own worker or manager, list `GuardedRollouts` or `GuardedManager`
@@ -26,7 +26,12 @@ from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData
-from grpo_guard.adapters.verl.settings import Settings, empty_batch_warning, training_rollouts
+from grpo_guard.adapters.verl.settings import (
+    Settings,
+    bypasses,
+    empty_batch_warning,
+    training_rollouts,
+)
 from grpo_guard.guard.framework import FrameworkError
 
 logger = logging.getLogger("grpo_guard")
@@ -115,7 +120,9 @@ class GuardedRollouts:
                 "GuardedRewardManager as the reward manager"
             )
         mine.scored = True
-        mine.left_out = bool(info["guard_left_out"]) and not _bypasses(self.config)
+        # In bypass mode verl raises on a micro-batch without trainable tokens, so a left-out
+        # completion keeps its mask and gets its group's mean as its score.
+        mine.left_out = bool(info["guard_left_out"]) and not bypasses(self.config)
         if mine.left_out:
             for output in outputs:
                 output.response_mask = [0] * len(output.response_mask)
@@ -139,13 +146,6 @@ class GuardedRollouts:
         if self._handle is None:
             self._handle = CollectorHandle(Settings.of(self.config))
         return self._handle
-
-
-def _bypasses(config: Any) -> bool:
-    """Whether rollout correction runs in bypass mode, inside the actor. In that mode verl raises on
-    a micro-batch without trainable tokens, so a left-out completion keeps its mask and gets its
-    group's mean as its score."""
-    return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 
 def _usable(output: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
-from grpo_guard.adapters.transcript import spans_given, transcript
+from grpo_guard.adapters.sequences import spans_given, transcript
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.given import MAX_SPANS
@@ -30,17 +30,11 @@ HOOK_DATA: Final = "grpo_guard"
 
 @dataclass(frozen=True, slots=True)
 class HookData:
-    """Facts about a trajectory that only the agent loop's worker knows.
-
-    Args:
-        siblings: Number of trajectories for the same prompt, including this one.
-        validation: Whether the trajectory is for validation and not trained on.
-        masks: Training mask of each row, [R]: 1 if the model wrote the token.
-        log_probs: Rollout log-probs of each row, [R] or None; natural logarithm.
-        unusable: Whether log-probs were invalid and were replaced with zeros.
-        score: The agent loop's own reward, of any type, which replaces that of the reward function.
-        step: Training step.
-    """
+    """Facts about a trajectory that only the agent loop's worker knows: the number of trajectories
+    for the same prompt; whether it is for validation; each row's training mask, [R], with 1 for the
+    model's tokens, and log-probs, [R] or None; whether log-probs were invalid and were replaced
+    with zeros; the agent loop's own reward, of any type, which replaces that of the reward
+    function; and the training step."""
 
     siblings: int
     validation: bool = False
@@ -59,10 +53,9 @@ def hook_data_of(columns: Mapping[str, Any]) -> HookData | None:
 
 
 def last_row(data: Any) -> Any:
-    """The part of a trajectory that a reward manager grades: its last output, without padding. The
-    padding is removed because verl 0.9.1 counts a response's tokens from the right end of a mask
-    that is padded there, and would therefore grade an answer without its end if an earlier output
-    was longer."""
+    """The part of a trajectory that a reward manager grades: its last output, without padding,
+    because verl 0.9.1 counts a response's tokens from the right end of a mask that is padded there,
+    and would grade an answer without its end if an earlier output was longer."""
     row = data[-1:]
     extra = row.non_tensor_batch.get("extra_info")
     if extra is not None and isinstance(extra[0], dict):

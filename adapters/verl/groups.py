@@ -41,15 +41,9 @@ _MOST_TOKENS = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A graded rollout that waits for its verdict.
-
-    Args:
-        uid, step: The prompt's uid and the training step, shared with the trajectory's siblings.
-        siblings: Number of siblings, including this trajectory.
-        rows: All completions of the trajectory that are trained on; at least one.
-        score: The reward function's score; None if it is missing or not finite.
-        timeout: Number of seconds to wait for the siblings.
-    """
+    """A graded rollout that waits up to ``timeout`` seconds for its siblings, which share its
+    prompt's uid and step and which ``siblings`` counts with it. ``rows`` are all its completions
+    that are trained on, at least one; ``score`` is None if it is missing or not finite."""
 
     uid: str
     step: int | None
@@ -57,11 +51,6 @@ class Trajectory:
     rows: tuple[Row, ...]
     score: float | None
     timeout: float
-
-    @property
-    def node(self) -> str | None:
-        """The node that sent the trajectory."""
-        return self.rows[0].completion.node
 
     @property
     def tokens(self) -> int:
@@ -133,7 +122,7 @@ class SiblingCollector:
     ) -> None:
         self._build, self._log, self._read_early = build, log, read_early
         self._most_waiting, self._most_tokens = most_waiting, most_tokens
-        self._guard: Guard | None = None
+        self._guard: Guard
         self._open: OrderedDict[Key, _Group] = OrderedDict()
         self._past: OrderedDict[Key, _Group] = OrderedDict()
         self._complete: deque[tuple[Key, _Group]] = deque()
@@ -146,7 +135,9 @@ class SiblingCollector:
         """Wait for a trajectory's siblings, then for its verdict. Raises ConfigError if the guard
         cannot be built, and AbstainError if the guard abstained too often or the policy says to
         raise."""
-        await self._ready()
+        async with self._building:
+            if not hasattr(self, "_guard"):
+                self._guard = await asyncio.to_thread(self._build)
         key = (trajectory.uid, trajectory.step)
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         late = key in self._past
@@ -158,7 +149,7 @@ class SiblingCollector:
             self._waiting, self._tokens = self._waiting + 1, self._tokens + trajectory.tokens
             self._check(key, trajectory.siblings)
             if self._read_early and key in self._open:
-                self._guard_ready().read_early(*parts_of(trajectory.rows))
+                self._guard.read_early(*parts_of(trajectory.rows))
         return await future
 
     async def absent(self, uid: str, step: int | None, siblings: int, timeout: float) -> None:
@@ -202,11 +193,6 @@ class SiblingCollector:
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._verify_all())
 
-    async def _ready(self) -> None:
-        async with self._building:
-            if self._guard is None:
-                self._guard = await asyncio.to_thread(self._build)
-
     async def _verify_all(self) -> None:
         """Review complete groups, one batch at a time, because verifiers need not be
         thread-safe."""
@@ -219,7 +205,7 @@ class SiblingCollector:
             trajectories = [t for _, group in groups for t, _ in group.members]
             rows = [row for t in trajectories for row in t.rows]
             try:
-                review = await asyncio.to_thread(review_rows, self._guard_ready(), rows)
+                review = await asyncio.to_thread(review_rows, self._guard, rows)
                 combined = _by_trajectory(review, trajectories)
                 if self._log is not None:
                     now = time.monotonic()
@@ -236,7 +222,7 @@ class SiblingCollector:
                     _fail(group, error)
 
     def _settle_group(self, key: Key, group: _Group, review: Review) -> None:
-        guard, rows = self._guard_ready(), [t for t, _ in group.members]
+        guard, rows = self._guard, [t for t, _ in group.members]
         self._scores.extend(t.score for t in rows if t.score is not None)
         to_zero = guard.policy.on_abstain == "zero"
         given = [
@@ -258,13 +244,9 @@ class SiblingCollector:
             if not future.done():
                 out = score is None and not guard.policy.watches
                 value = mean if score is None else score
-                together = len(group.members)
-                future.set_result(Settled(value, out, verdict.outcome, verdict.cause, together))
+                size = len(group.members)
+                future.set_result(Settled(value, out, verdict.outcome, verdict.cause, size))
         earlier.members = []  # keep only the mean
-
-    def _guard_ready(self) -> Guard:
-        assert self._guard is not None
-        return self._guard
 
 
 def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:

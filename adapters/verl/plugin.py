@@ -5,11 +5,10 @@ computes GRPO's advantages without left-out completions. This module cannot be i
 verl.
 
 With ``grpo``, a left-out completion keeps its place in the group, with the group's mean as its
-score: the mean is unchanged, but the standard deviation shrinks, and advantages grow by sqrt((n -
-1) / (m
-- 1)) if m of n completions remain. ``grpo_guarded`` excludes the completion from both. It needs the
-agent-loop hook, and agent loops with one output per trajectory: if there are several outputs, verl
-uses the last one only for ``grpo``.
+score: the mean is unchanged, but the standard deviation shrinks, and advantages grow by
+sqrt((n - 1) / (m - 1)) if m of n completions remain. ``grpo_guarded`` excludes the completion from
+both. It needs the agent-loop hook, and agent loops with one output per trajectory: if there are
+several outputs, verl uses the last one only for ``grpo``.
 
 ``grpo_guarded`` also excludes whatever verl's own rollout correction rejects in decoupled mode. A
 rejected sequence has an empty mask. Under a token-level ``rollout_rs``, a response whose rewarded
@@ -36,7 +35,7 @@ def compute_guarded_advantage(
     **more: Any,
 ) -> tuple[Any, Any]:
     """Compute verl's `compute_grpo_outcome_advantage` over the rows that have tokens to train on
-    and whose reward falls on a token that was not rejected.
+    and whose reward falls on a token that was not rejected; return advantages and returns, [B, R].
 
     If only a single row of a group remains, there are no others to compare it with: its advantage
     is 0, whereas verl would use its score. Groups of one rollout are left to verl.
@@ -45,11 +44,7 @@ def compute_guarded_advantage(
         token_level_rewards, response_mask: Rewards and mask per response token, [B, R]; a row whose
             mask has no 1 is left out.
         index: Group of each row, [B].
-        config: The section ``algorithm`` of verl's configuration, which configures rollout
-            correction.
-
-    Returns:
-        Advantages and returns, [B, R].
+        config: The section ``algorithm`` of verl's configuration.
     """
     import torch
 
@@ -86,14 +81,9 @@ def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
     """Mask of the rows whose last nonzero reward falls on a token outside the response mask,
     [B]."""
     rewarded = token_level_rewards != 0
-    places = rewarded.long() * _places(rewarded)
-    last = places.argmax(dim=-1, keepdim=True)
+    places = rewarded.long().new_ones(rewarded.shape).cumsum(dim=-1)  # 1, 2, ...
+    last = (rewarded * places).argmax(dim=-1, keepdim=True)
     return rewarded.any(dim=-1) & (response_mask.gather(-1, last).squeeze(-1) == 0)
-
-
-def _places(like: Any) -> Any:
-    """A tensor of the same shape with 1, 2, ... along the last dimension."""
-    return like.long().new_ones(like.shape).cumsum(dim=-1)
 
 
 register("grpo_guard")(GuardedRewardManager)

@@ -33,17 +33,10 @@ _SKIP_NAN: Final = frozenset({"fsdp", "fsdp2", "automodel", "torchtitan"})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The guard's part of verl's configuration.
-
-    Args:
-        config, manager, sibling_timeout, answer_timeout, metrics, actor_options, read_early: The
-            options under ``grpo_guard`` (docs/verl.md).
-        num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
-            ``rollout.val_kwargs.n``.
-        rollouts: Number of rollouts per prompt in training, see `training_rollouts`.
-        estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is set.
-        bypass: The value of ``algorithm.rollout_correction.bypass_mode``.
-    """
+    """The guard's part of verl's configuration: the options under ``grpo_guard`` (docs/verl.md),
+    and verl's own ``reward.num_workers``, rollouts per prompt (`training_rollouts`),
+    ``rollout.val_kwargs.n``, ``algorithm.adv_estimator``, whether an agent-loop manager is set, and
+    ``algorithm.rollout_correction.bypass_mode``."""
 
     config: str
     manager: str = "naive"
@@ -98,7 +91,7 @@ class Settings:
             validation_rollouts=int(rollout.val_kwargs.n),
             estimator=str(config.algorithm.adv_estimator),
             hooked=bool(rollout.agent.get("agent_loop_manager_class")),
-            bypass=bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode")),
+            bypass=bypasses(config),
         )
 
     def policy(self) -> Policy:
@@ -116,6 +109,11 @@ def training_rollouts(config: Any) -> int:
     """The number of rollouts per prompt in training; ReMax adds a greedy rollout."""
     greedy = config.algorithm.adv_estimator == "remax"
     return int(config.actor_rollout_ref.rollout.n) + int(greedy)
+
+
+def bypasses(config: Any) -> bool:
+    """Whether verl's rollout correction runs in bypass mode."""
+    return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 
 def check_config(config: Any) -> None:
@@ -176,14 +174,8 @@ def _leaves_out(policy: Policy) -> bool:
 
 
 def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = False) -> Policy:
-    """Choose the rules of a policy that verl can carry out under an advantage estimator.
-
-    Args:
-        estimator: The value of ``algorithm.adv_estimator``.
-        policy: The policy from the guard's file.
-        hooked: Whether an agent-loop manager is configured.
-        bypass: Whether rollout correction runs in bypass mode. The hook then empties no mask, see
-            `grpo_guard.adapters.verl.agent_loop`.
+    """Choose the rules of a policy that verl can carry out under an advantage estimator; the
+    arguments are as in `Settings`. In bypass mode, the hook empties no mask.
 
     Raises:
         FrameworkError: the policy has ``on_reject="no_gain"``, or leaves completions out in a way
