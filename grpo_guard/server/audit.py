@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import logging.handlers
@@ -95,10 +96,6 @@ def own_name(folder: Path) -> str:
     ends; raises OSError if nothing can be written there. The name has the lowest free number: with
     names that no later process reuses, such as process ids, each start would leave files behind."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return f"rejections-{os.getpid()}.jsonl"
     for number in count(1):
         held = os.open(folder / f".rejections-{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -45,14 +45,8 @@ processes write to can take five seconds, and the client should get the answer t
 
 @dataclass(eq=False)
 class Job(Generic[T]):
-    """One request's work.
-
-    Args:
-        admit: Function that runs before the verifier; returns None if the verifier is not needed.
-        settle: Function that builds the answer from what was admitted and the verdicts on it.
-        shares_calls: Whether the job may share a batch with other jobs.
-        completions, bytes: Size of the request.
-    """
+    """One request's work: ``admit`` runs before the verifier and returns None if the verifier is
+    not needed; ``settle`` builds the answer from what was admitted and the verdicts on it."""
 
     admit: Callable[[], AdmittedBatch | None]
     settle: Callable[[AdmittedBatch | None, list[Verdict]], T]
@@ -83,14 +77,9 @@ class Job(Generic[T]):
 
 
 class Batches:
-    """Runs jobs in batches on behalf of the tasks on one event loop.
-
-    Args:
-        verifier: The verifier that judges the completions.
-        limits: How many batches run at once, how many jobs wait, and how large a batch can be.
-        pace: Scheduler for large jobs, also used for incoming bodies; None to run them at once.
-        reading: Function that creates the context in which the verifier runs; see `Guard.reading`.
-    """
+    """Runs jobs in batches on behalf of the tasks on one event loop, which share the ``pace`` of
+    large jobs with incoming bodies. The verifier runs in a context that ``reading`` creates; see
+    `Guard.reading`."""
 
     def __init__(
         self,

@@ -7,15 +7,32 @@ an answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.core.completion import Completion, CompletionError, shown
 from grpo_guard.core.jsonl import InputError, parse_object, row_id
-from grpo_guard.server.asked import Asked
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import RequestError
 from grpo_guard.server.stream import TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The completions of a request, or of a part of a stream, and the sender's own ids of them.
+    ``first`` is the first one's index in the stream; None if the reply is a single list."""
+
+    completions: list[Completion]
+    ids: Sequence[str | int | None]
+    first: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    def part(self, completions: list[Completion], first: int) -> Asked:
+        """Return the part of a stream that begins at index ``first``."""
+        return Asked(completions, self.ids[first : first + len(completions)], first)
 
 
 @dataclass(frozen=True, slots=True)

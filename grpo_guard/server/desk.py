@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from grpo_guard.core.completion import Completion
 from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
-from grpo_guard.server.asked import Asked
 from grpo_guard.server.batches import Batches, Job
+from grpo_guard.server.bodies import Asked
 from grpo_guard.server.connection import CONNECTION
 from grpo_guard.server.intake import Intake, Sender, client_of, is_large, too_large
 from grpo_guard.server.late import while_it_waits
@@ -84,7 +84,6 @@ class Desk:
     async def stream(self, service: Service, answerer: Verdicts, request: Request) -> Response:
         """Answer a request line by line. The returned response has either been sent already, or
         refuses the request."""
-
         client = client_of(request)
 
         async def answer(sender: Sender, deadline: float) -> Response:
@@ -96,12 +95,7 @@ class Desk:
         return await self._counted(request, service.path, answer, self._readers.coming(client))
 
     async def _streamed(
-        self,
-        request: Request,
-        path: str,
-        answerer: Verdicts,
-        sender: Sender,
-        asked: Asked,
+        self, request: Request, path: str, answerer: Verdicts, sender: Sender, asked: Asked
     ) -> Response:
         connection = request.scope.get("state", {}).get(CONNECTION)
         if connection is not None:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from grpo_guard.server.limits import LARGE_BYTES, Limits
+from grpo_guard.server.limits import FLIGHT_BODIES, LARGE_BYTES, Limits
 from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.replies import RequestError
 
@@ -46,7 +46,7 @@ class Intake:
 
     def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
         self._limits, self._pace = limits, pace or Pace()
-        self._room = limits.flight_bytes
+        self._room = FLIGHT_BODIES * limits.body_bytes
         self._held = 0  # bytes of all bodies
         self._whole = 0  # bytes of bodies that have arrived
         self._coming: set[Sender] = set()  # and clients that are slow to fetch

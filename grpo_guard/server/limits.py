@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+# All bodies in memory, arriving, waiting or being judged, are together at most this many times the
+# largest.
 FLIGHT_BODIES = 16
 # Maximum size, in bytes, of a body that is parsed in the event loop, which blocks everything else
 # for about a millisecond. Handing the body to a thread would take a tenth of that.
@@ -62,8 +64,3 @@ class Limits:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"Limits.{name}: expected a number > 0, got {value!r}")
-
-    @property
-    def flight_bytes(self) -> int:
-        """Limit on the bytes of all bodies in memory: arriving, waiting or being judged."""
-        return FLIGHT_BODIES * self.body_bytes

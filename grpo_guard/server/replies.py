@@ -12,14 +12,9 @@ from starlette.responses import Response
 
 
 class RequestError(Exception):
-    """The request cannot be answered; the reply gives the reason.
-
-    Args:
-        status: HTTP status of the reply.
-        message: One sentence, which reveals nothing about the server's own state.
-        place: Further fields of the reply, e.g. which completion the error concerns.
-        retry: Whether the same request may succeed later.
-    """
+    """The request cannot be answered, for the reason in the message: one sentence, which reveals
+    nothing about the server's own state. ``place`` has further fields of the reply, such as which
+    completion it concerns; ``retry`` says whether the same request may succeed later."""
 
     def __init__(
         self,

@@ -99,10 +99,8 @@ class Rewards:
         Raises RequestError 422 if the reward function takes labels and a label is missing."""
         if not given:
             return None
-        known: AdmittedBatch | None = self._parts.admitted(
-            given.queries, given.prompts, self._labels(given)
-        )
-        return known
+        labels = self._labels(given)
+        return self._parts.admitted(given.queries, given.prompts, labels)  # type: ignore[no-any-return]
 
     def of(
         self,
@@ -151,12 +149,9 @@ class Rewards:
 
     def abstained(self, count: int) -> dict[str, Any]:
         """Build an answer for completions that were not judged: each earns the lowest of the most
-        recent rewards, and at most 0.
-
-        Raises:
-            RequestError: 503 if the reward function has not yet shown which names it logs, because
-                OpenRLHF ends the run if two samples log different names. OpenRLHF then asks again.
-        """
+        recent rewards, and at most 0. Raises RequestError 503 if the reward function has not yet
+        shown which names it logs, because OpenRLHF ends the run if two samples log different names.
+        OpenRLHF then asks again."""
         if self._logged is None and count:
             raise RequestError(503, "no answer in time, and no earlier answer", retry=True)
         names = self._logged or GUARD_LOGS

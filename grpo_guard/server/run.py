@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import resource
 import sys
 from typing import Any, Final
 
@@ -82,17 +83,9 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def prepare() -> None:
-    """Set process-wide limits; each process that serves calls this."""
+    """Set process-wide limits; each process that serves calls this. As many connections are allowed
+    as the operator's hard limit permits."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    _allow_connections()
-
-
-def _allow_connections() -> None:
-    """Allow as many connections as the operator's hard limit permits for a process."""
-    try:
-        import resource
-    except ImportError:  # Windows has no limit of this kind
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -36,15 +36,10 @@ class SetupError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings from which a server is built.
-
-    Args:
-        config: Path of the guard file.
-        reward: Reward function, as ``FILE.py:NAME`` or ``pkg.module:NAME``; None for no function.
-        limits: Fields of `Limits`.
-        audit: Folder for the log of rejections, or None for no log.
-        counts: Folder in which several workers add up their counts; None if one process serves.
-    """
+    """The settings from which a server is built: the guard file's path; the reward function, as
+    ``FILE.py:NAME`` or ``pkg.module:NAME``; fields of `Limits`; the folder of the log of
+    rejections; and the folder in which several workers add up their counts, None if one process
+    serves."""
 
     config: str
     reward: str | None

@@ -59,17 +59,12 @@ async def send_lines(
 
     The client's reading sets the pace: the next part is judged once the lines of the previous part
     have left for the network. So only one part is in memory, however many there are, and nothing is
-    judged ahead for a client that does not read.
+    judged ahead for a client that does not read. A client that fetches more slowly than a body is
+    required to arrive is cut off.
 
     Args:
-        send: The ``send`` callable of the request.
-        request_id: Id of the request, for the reply's head.
-        completions: All completions of the request.
-        judge: Function that takes a part and the index of its first completion, and returns the
-            answer as lines.
-        limits: The server's limits: a client that fetches more slowly than a body is required to
-            arrive is cut off.
-        fetching: Function that opens the context of one fetch; see `Intake.fetching`.
+        judge: Takes a part and the index of its first completion, and returns the answer as lines.
+        fetching: Opens the context of one fetch; see `Intake.fetching`.
 
     Raises:
         ClientDisconnect: the client has left, or fetches too slowly.

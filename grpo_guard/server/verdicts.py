@@ -12,9 +12,9 @@ from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.guard import Guard
 from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.server.asked import Asked
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
+from grpo_guard.server.bodies import Asked
 from grpo_guard.server.first_rejections import FirstRejections
 from grpo_guard.server.late import until_late
 from grpo_guard.server.replies import ReplyBody, as_json

@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect
 from grpo_guard import Completion, CompletionVerifier, Guard
 from grpo_guard.core.verdict import accept, reject
 from grpo_guard.guard.admission import AdmittedBatch
-from grpo_guard.server.asked import Asked
 from grpo_guard.server.batches import Batches, Job
+from grpo_guard.server.bodies import Asked
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.verdicts import Verdicts
 from tests.server.server_parts import asking, client, listening, verdicts_of

@@ -74,7 +74,7 @@ def test_bodies_never_exceed_their_memory_limit(held):
         for event in (rest, answered):
             for _ in range(300):  # until all of them wait for something
                 await asyncio.sleep(0)
-            assert sum(here) <= limits.flight_bytes
+            assert sum(here) <= FLIGHT_BODIES * limits.body_bytes
             event.set()
         await asyncio.gather(*senders)
 

@@ -25,14 +25,10 @@ class AnswerError(ValueError):
 def verdicts_in(
     body: bytes, batch: Sequence[Completion], name: str, *, most: int, took: float
 ) -> list[Verdict]:
-    """Parse one verdict per completion, in order.
-
-    Each verdict has the name of the verifier that asked, and the server's verdict as its member.
+    """Parse one verdict per completion, in order, from the body of a reply. Each verdict has the
+    ``name`` of the verifier that asked, and the server's verdict as its member.
 
     Args:
-        body: Body of a reply from ``/v1/verify``.
-        batch: The completions in the request.
-        name: Name of the verifier that asked.
         most: Maximum size of the body in bytes, which also bounds the number of values
             (`jsonl.parse_object`): 68 MB of empty lists took 1.7 GB once parsed.
         took: Seconds until the answer arrived. Longer times claimed by a verdict are cut to this

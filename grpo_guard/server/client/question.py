@@ -33,17 +33,10 @@ def row_of(completion: Completion) -> str:
 def requests(
     batch: Sequence[Completion], rows: dict[int, str], *, most: int, bytes: int
 ) -> Iterator[list[int]]:
-    """Yield indices into the batch, request by request; answers to one prompt stay together.
-
-    A server compares all completions in a request, so completions of one prompt and round share a
-    request, wherever they fall in the batch, unless there are too many for one request.
-
-    Args:
-        batch: The completions.
-        rows: The encoded completions that can be sent, by index.
-        most, bytes: Maximum number of completions per request, and maximum size of its body in
-            bytes.
-    """
+    """Yield the indices of the encoded completions (``rows``) in the batch, request by request,
+    with at most ``most`` completions and ``bytes`` in each body. A server compares all completions
+    in a request, so completions of one prompt and round share one, wherever they fall in the batch,
+    unless there are too many."""
     groups: dict[object, list[int]] = {}
     for place in rows:
         completion = batch[place]

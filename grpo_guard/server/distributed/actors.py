@@ -15,16 +15,10 @@ _ROOM_SECONDS: Final = 10.0
 
 
 class Actors:
-    """Starts actors on a Ray cluster that this process has joined.
-
-    Args:
-        kind: The worker class: ``start()`` sets it up and returns a description, and
-            ``read(part, ...)`` returns one answer per element.
-        args: Arguments of the class.
-        resources: Resources per worker, by Ray resource name; fractions are allowed, as in
-            ``{"CPU": 1, "GPU": 0.5}``.
-        timeout: Maximum time for one part, in seconds.
-    """
+    """Starts actors of a class on a Ray cluster that this process has joined. The class has
+    ``start()``, which sets a worker up and returns a description, and ``read(part, ...)``, which
+    returns one answer per element. ``resources`` of a worker are by Ray resource name; fractions
+    are allowed, as in ``{"CPU": 1, "GPU": 0.5}``. ``timeout`` limits the seconds for one part."""
 
     label = "ray"
     start_seconds = 600.0
@@ -121,19 +115,11 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Join a cluster and start workers; return the workers, plus a function that ends them and
-    leaves the cluster. The function is also called when ``owner`` is garbage-collected.
-
-    Args:
-        kind, args, resources, timeout: As for `Actors`.
-        workers: Number of workers; None for as many as the cluster has room for.
-        address: As for `connect`.
-        owner: The object that uses the workers.
-
-    Raises:
-        RayMissingError, ClusterError: as for `connect`, or there is no room.
-        ValueError: a number is out of range.
-    """
+    """Join a cluster and start workers, as many as it has room for if ``workers`` is None; return
+    them, and a function that ends them and leaves the cluster. The function is also called when
+    ``owner``, which uses the workers, is garbage-collected. The other arguments are those of
+    `Actors` and `connect`. Raises ValueError if a number is out of range, and ClusterError if there
+    is no room."""
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ValueError(f"workers: expected an integer >= 1 or None, got {workers!r}")
     for name, share in (resources or {}).items():

@@ -30,18 +30,9 @@ BATCHES_A_WORKER: Final = 2
 
 def on_ray(guard: Guard, **options: Any) -> RayVerifier:
     """Move the text-reading rules of a guard to actors; the guard's memory stays in this process.
-
-    Args:
-        guard: The guard whose verifier is replaced.
-        **options: Options of `RayVerifier`.
-
-    Returns:
-        The guard's new verifier; call `RayVerifier.close` at the end.
-
-    Raises:
-        ValueError: none of the guard's rules can run in actors, or its policy pays for abstentions.
-        RayMissingError, ClusterError: see `RayVerifier`.
-    """
+    Returns the guard's new verifier, made with the options of `RayVerifier`, whose errors are
+    raised, too; call its ``close`` at the end. Raises ValueError if none of the guard's rules can
+    run in actors, or its policy pays for abstentions."""
     there = RayVerifier.around(guard.verifier, **options)
     try:
         require_fitting(there, guard.policy)

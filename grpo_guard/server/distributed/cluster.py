@@ -32,20 +32,10 @@ def require_ray(what: str = "--engine ray") -> None:
 
 
 def connect(address: str | None = None) -> bool:
-    """Join a Ray cluster, unless this process has joined one already.
-
-    Args:
-        address: Address of a running cluster. If None, the cluster is the one in ``RAY_ADDRESS``,
-            or else a new one on this machine.
-
-    Returns:
-        Whether this call started or joined the cluster, so that the caller has to call
-        ``ray.shutdown()``.
-
-    Raises:
-        RayMissingError: Ray is not installed.
-        ClusterError: the cluster cannot be reached.
-    """
+    """Join a Ray cluster, unless this process has joined one already; return whether the caller has
+    to call ``ray.shutdown()``. The address defaults to ``RAY_ADDRESS``, or else to a new cluster on
+    this machine. Raises RayMissingError if Ray is not installed, and ClusterError if the cluster
+    cannot be reached."""
     require_ray()
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":

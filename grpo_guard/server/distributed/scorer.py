@@ -115,12 +115,9 @@ class RayScorer:
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """Score sequences on the workers; see `Scorer.score`.
-
-        Raises:
-            OutOfMemoryError: a sequence does not fit, or no worker could score it. The halves that
-                a verifier then asks for are answered from memory.
-        """
+        """Score sequences on the workers; see `Scorer.score`. Raises OutOfMemoryError if a sequence
+        does not fit, or no worker could score it; the halves that a verifier then asks for are
+        answered from memory."""
         known: dict[int, tuple[Encoded, TokenStats | OutOfMemoryError]]
         known = getattr(self._local, "known", {})
         if not all(id(one) in known for one in sequences):

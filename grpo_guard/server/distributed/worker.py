@@ -23,13 +23,12 @@ Make: TypeAlias = Callable[[], CompletionVerifier]
 @dataclass(frozen=True, slots=True)
 class Described:
     """Properties of a worker's verifier that the calling process needs. ``needs_whole`` is the
-    reason why the verifier needs whole batches, or None if parts are enough. ``names`` are the
-    names whose verdicts a `Reading` holds, in order: the verifier's own name if parts are enough,
-    otherwise the names of its rules that read each completion alone."""
+    reason why the verifier needs whole batches, or None. ``names`` are those whose verdicts a
+    `Reading` holds, in order: the verifier's own, or else those of its rules that read each
+    completion alone."""
 
     name: str
     needs: str | None
-    author_can_abstain: str | None
     steps_aside: bool
     smallest_p: float
     needs_whole: str | None
@@ -58,14 +57,9 @@ def needs_whole(verifier: CompletionVerifier) -> str | None:
 
 
 class Readings:
-    """Workers' results for a batch, which the rules use instead of reading the texts; implements
-    `supervise.Elsewhere`.
-
-    Args:
-        rules: The rules, in the order of a `Reading`.
-        batch: The completions that the rules will see; any other object is read in this process.
-        found: One result per completion.
-    """
+    """Workers' results for a batch, which the rules, in the order of a `Reading`, use instead of
+    reading the texts; any other completion is read in this process. Implements
+    `supervise.Elsewhere`."""
 
     def __init__(
         self, rules: Sequence[Rule], batch: Sequence[Completion], found: Sequence[Reading]
@@ -101,7 +95,7 @@ class Worker:
         # A rule's reading has the rule's own name and time-out.
         self._asked: list[Runnable] = [one] if why is None else [rule.reading for rule in rules]
         return Described(
-            one.name, one.needs, one.author_can_abstain, one.steps_aside, smallest_p(one),
+            one.name, one.needs, one.steps_aside, smallest_p(one),
             why, tuple(each.name for each in self._asked), one.compares_ids,
         )  # fmt: skip
 
