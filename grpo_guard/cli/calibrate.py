@@ -95,11 +95,8 @@ def _require_ids(completions: Sequence[Completion], source: Path) -> None:
 
 
 def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
-    """Return the options of each log-prob verifier in a guard.
-
-    Raises:
-        ConfigError: the guard has no such verifier.
-    """
+    """Return the options of each log-prob verifier in a guard; raises ConfigError if there is
+    none."""
     from grpo_guard.config import ConfigError
 
     chosen = [leaf for leaf in config.leaves() if reads_log_probs(leaf)]
@@ -112,14 +109,9 @@ def log_prob_leaves(config: GuardConfig, where: str) -> list[dict[str, Any]]:
 
 
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
-    """Build a guard's log-prob verifiers, with a single copy of the weights.
-
-    Their ``profile`` is left out, because it could be the very file about to be written.
-
-    Raises:
-        ConfigError: the guard has no such verifiers, one of them is malformed, or they differ in
-            sampler or scorer.
-    """
+    """Build a guard's log-prob verifiers, with a single copy of the weights. Their ``profile`` is
+    left out, because it could be the very file about to be written. Raises ConfigError if there is
+    none, one is malformed, or they differ in sampler or scorer."""
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
     from grpo_guard.logprob.calibrate import require_same
     from grpo_guard.logprob.verifier import LogProbVerifier

@@ -48,12 +48,8 @@ def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str]
 
 
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
-    """Score honest completions with each of a guard's verifiers that do not read log-probs.
-
-    Raises:
-        ConfigError: the guard has no such verifier, two of them share a name, or one of them
-            abstains on every completion.
-    """
+    """Score honest completions with each of a guard's verifiers that do not read log-probs. Raises
+    ConfigError if there is none, two share a name, or one abstains on every completion."""
     from grpo_guard.cli.rows import group_of, whole_groups
     from grpo_guard.config import ConfigError
     from grpo_guard.core.calibrated import HonestScores

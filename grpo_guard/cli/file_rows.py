@@ -59,11 +59,8 @@ def rows_of(source: Path) -> Iterator[tuple[str, Row]]:
 
 def kind_of(source: Path) -> str:
     """Return the suffix that fits a file's contents, whatever the file is called: a Parquet file
-    can have any name, and JSON lines can be compressed or in a ``.json`` file.
-
-    Raises:
-        InputError: the file's format is known but not supported, or the file cannot be read.
-    """
+    can have any name, and JSON lines can be compressed or in a ``.json`` file. Raises InputError if
+    the file's format is known but not supported, or the file cannot be read."""
     try:
         with source.open("rb") as file:
             start = file.read(16)
@@ -125,12 +122,10 @@ def _of_parquet(source: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(source)
-        number = 0
-        for batch in file.iter_batches(batch_size=64):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{source}:{number}", row
+        batches = pyarrow.parquet.ParquetFile(source).iter_batches(batch_size=64)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield f"{source}:{number}", row
     except pyarrow.ArrowException as error:
         raise InputError(f"{source}: (file): expected Parquet, got {error!s:.200}") from None
 
@@ -150,12 +145,10 @@ def _of_arrow(source: Path) -> Iterator[tuple[str, Row]]:
 
     try:
         with pyarrow.memory_map(str(source)) as mapped, pyarrow.ipc.open_stream(mapped) as reader:
-            number = 0
-            for batch in reader:
-                for at in range(0, batch.num_rows, 64):
-                    for row in batch.slice(at, 64).to_pylist():
-                        number += 1
-                        yield f"{source}:{number}", row
+            parts = (batch.slice(at, 64) for batch in reader for at in range(0, len(batch), 64))
+            rows = (row for part in parts for row in part.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield f"{source}:{number}", row
     except pyarrow.ArrowException as error:
         raise InputError(f"{source}: (file): expected Arrow, got {error!s:.200}") from None
 
@@ -245,11 +238,7 @@ def unpacked(source: Path) -> io.BufferedReader:
 
 class _Unpacked(io.RawIOBase):
     """Reads a compressed file up to the limits `MOST_TIMES` and `ALWAYS_UNPACKED`, because a small
-    file could unpack to gigabytes.
-
-    Raises:
-        InputError: on reading, if the file is damaged or unpacks to more than the limits allow.
-    """
+    file could unpack to gigabytes. Raises InputError if it unpacks to more, or is damaged."""
 
     def __init__(self, source: Path) -> None:
         self._source, self._file = source, gzip.GzipFile(source, "rb")

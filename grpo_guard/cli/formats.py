@@ -34,11 +34,8 @@ _CALLED: Final[Mapping[str, tuple[str, ...]]] = {**CALLED, "id": ("example_id",)
 
 
 def mapping_of(pairs: list[str]) -> dict[str, str]:
-    """Parse ``--map FIELD=NAME`` options into a mapping from field to column.
-
-    Raises:
-        InputError: an option is malformed, or its FIELD does not exist.
-    """
+    """Parse ``--map FIELD=NAME`` options into a mapping from field to column. Raises InputError if
+    an option is malformed, or its FIELD does not exist."""
     found: dict[str, str] = {}
     for one in pairs:
         field, equals, column = one.partition("=")
@@ -67,10 +64,7 @@ def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
 
 def require_known_format(source: Path) -> None:
     """Refuse CSV and TSV files, which have no types and in which one text can span many lines.
-
-    Raises:
-        InputError: the file is a CSV or TSV file; the message gives code to convert it.
-    """
+    Raises InputError with code to convert the file."""
     separator = _DELIMITED.get(source.suffix.lower())
     if separator is not None:
         kind, better = source.suffix[1:].upper(), source.with_suffix(".parquet")
@@ -81,14 +75,9 @@ def require_known_format(source: Path) -> None:
 
 
 def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> list[str]:
-    """Write the completions of a file or folder as JSON lines, in their original order.
-
-    Returns:
-        The columns that no field was read from.
-
-    Raises:
-        InputError: the source cannot be read, its format is unknown, or a column is missing.
-    """
+    """Write the completions of a file or folder as JSON lines, in their original order, and return
+    the columns that no field was read from. Raises InputError if the source cannot be read, its
+    format is unknown, or a column is missing."""
     left_out: dict[str, None] = {}
     try:
         for place, row in rows_of(source):
@@ -114,12 +103,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def require_fields(row: Row) -> None:
-    """Refuse a JSON line that has fields unknown to `Completion`, reporting all of them at once. An
-    unknown field could be a misspelt one, which must not be treated as missing.
-
-    Raises:
-        InputError: ``FIELDS: expected ..., got ...``, with the ``--map`` options that read them.
-    """
+    """Refuse a JSON line that has fields unknown to `Completion`, reporting all of them at once,
+    with the ``--map`` options that read them: an unknown field could be a misspelt one, which must
+    not be treated as missing."""
     unknown = [name for name in row if name not in _FIELDS]
     if not unknown:
         return
@@ -141,24 +127,15 @@ def require_fields(row: Row) -> None:
 
 def _options(mapped: Mapping[str, str]) -> str:
     """Format ``--map`` options as typed in a shell."""
-    return " ".join(f"--map {field}={_word(column)}" for field, column in mapped.items())
-
-
-def _word(column: str) -> str:
-    return shlex.quote(unquoted(column))
+    return " ".join(f"--map {field}={shlex.quote(unquoted(c))}" for field, c in mapped.items())
 
 
 def _guesses(
     fields: Iterable[str], columns: Iterable[str], *, surely: bool = False
 ) -> dict[str, str]:
-    """Guess which column holds each field, by the most similar name of any field.
-
-    Args:
-        fields: Fields without a column.
-        columns: Columns not yet read.
-        surely: Whether to accept merely similar names only for prompt and text. If these are
-            missing, "ask" is more likely the prompt than a misspelt "task".
-    """
+    """Guess which column holds each field, by the most similar name of any field. ``surely``
+    accepts merely similar names only for prompt and text: if these are missing, "ask" is more
+    likely the prompt than a misspelt "task"."""
     called = {name: f for f in reversed(_FIELDS) for name in (f, *_CALLED.get(f, ()))}
     wanted, found = set(fields), dict[str, str]()
     names = [str(column)[:80] for column in columns][:64]

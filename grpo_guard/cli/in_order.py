@@ -8,15 +8,11 @@ from typing import TextIO
 
 
 class InOrder:
-    """Writes each line once all preceding lines are written.
+    """Writes each line once all preceding lines are written, from number ``first`` on, and flushes
+    the file.
 
     Completions of one prompt are verified together wherever they are in a file, so some verdicts
-    arrive early. They wait in a temporary file; memory holds only the position and length of each
-    waiting line.
-
-    Args:
-        file: The file to write to; it is flushed whenever lines have been added.
-        first: Number of the first line still missing.
+    arrive early. They wait in a temporary file; memory holds only the position and length of each.
     """
 
     def __init__(self, file: TextIO, first: int = 0) -> None:

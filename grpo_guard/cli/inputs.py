@@ -34,11 +34,8 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def require_folder_of(out: Path) -> None:
-    """Check up front that the output is not a folder, and that the folder it goes into exists.
-
-    Raises:
-        InputError: the output cannot be written; the message gives the remedy.
-    """
+    """Check up front that the output is not a folder, and that the folder it goes into exists;
+    raises InputError with the remedy."""
     from grpo_guard.core.jsonl import InputError
 
     if not out.parent.is_dir():
@@ -82,11 +79,8 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def reads_log_probs(leaf: dict[str, Any]) -> bool:
-    """Whether the verifier of a leaf scores tokens under the shared policy.
-
-    Raises:
-        ConfigError: no verifier has the name given in the leaf's ``type``.
-    """
+    """Whether the verifier of a leaf scores tokens under the shared policy. Raises ConfigError if
+    no verifier has the name given in the leaf's ``type``."""
     from grpo_guard.config import ConfigError
     from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load
 

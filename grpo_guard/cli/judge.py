@@ -57,13 +57,11 @@ def calibrate(
 
 
 def threshold_for(p_yes: Sequence[float], alpha: float) -> float:
-    """Return the largest threshold that rejects new honest work with probability at most ``alpha``.
+    """Return the largest threshold that rejects new honest work with probability at most ``alpha``;
+    raises ValueError if there are too few values for such a small ``alpha``.
 
     This is conformal: a new honest value is below the k-th smallest of n values with probability at
     most k / (n + 1), because each of the n + 1 values is equally likely to have any rank.
-
-    Raises:
-        ValueError: there are too few values for such a small ``alpha``.
     """
     k = min(math.floor(alpha * (len(p_yes) + 1)), len(p_yes))
     if k < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -69,7 +69,11 @@ def show(
         recurring = stored_convictions(file, node)
         rules = counting_rules(file)
     if as_json:
-        repeated = {name: [_conviction(c) for c in each] for name, each in recurring.items()}
+        keys = ("kind", "phrase", "hits", "total", "p_value")
+        repeated = {
+            name: [{key: getattr(conviction, key) for key in keys} for conviction in each]
+            for name, each in recurring.items()
+        }
         echo(json.dumps({**shown.to_dict(), "recurring": repeated}, indent=2))
         return
     console = terminal()
@@ -127,11 +131,8 @@ def release(
 
 
 def ledger_file(path: Path) -> Path:
-    """Return the ledger of a state folder, or ``path`` itself if it is a file.
-
-    Raises:
-        LedgerError: there is none; the message says where a ledger is.
-    """
+    """Return the ledger of a state folder, or ``path`` itself if it is a file. Raises LedgerError
+    if there is none; the message says where a ledger is."""
     from grpo_guard.core.files import nowhere
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.store import FILE, in_folder
@@ -163,12 +164,10 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
-    """Tabulate the nodes, one row per node, worst first. Names are not read as markup.
-
-    Each row is a single line if all rows fit the console's width; otherwise rows span several
-    lines. Numbers are never broken, and words only if they are longer than their column, because a
-    node's name can have any length.
-    """
+    """Tabulate the nodes, worst first; names are not read as markup. Each row is a single line if
+    all rows fit the console's width; otherwise rows span several lines. Numbers are never broken,
+    and words only if they are longer than their column, because a node's name can have any
+    length."""
     from rich.measure import Measurement
 
     flat = _table(nodes, title, ", ")
@@ -238,11 +237,6 @@ def recurring_line(node: str, convictions: list[Conviction]) -> str:
     shown = [f"{c.phrase!a} (in {c.hits:,} of {c.total:,} prompts)" for c in every[:_SHOWN]]
     more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
     return f"{node}: completions are rejected for {', '.join(shown)}{more}"
-
-
-def _conviction(conviction: Conviction) -> dict[str, Any]:
-    keys = ("kind", "phrase", "hits", "total", "p_value")
-    return {key: getattr(conviction, key) for key in keys}
 
 
 def hint_line(hint: SybilHint) -> str:

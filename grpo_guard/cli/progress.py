@@ -18,13 +18,8 @@ EVERY = 10.0
 
 @contextmanager
 def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each row.
-
-    Args:
-        console: A console that writes to standard error.
-        total: Number of rows.
-        done: Number of rows already done, as after ``--resume``.
-    """
+    """Yield a function to call after each of ``total`` rows, of which ``done`` are done already, as
+    after ``--resume``. The console writes to standard error."""
     if not console.is_terminal:
         with _lines(total, done) as step:
             yield step

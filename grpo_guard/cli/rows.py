@@ -37,13 +37,8 @@ WATCHED: Final = ("node", "task", "completion_ids")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a file of completions.
-
-    Args:
-        completion: The completion in the line; None if the line is malformed.
-        problem: What is wrong with a malformed line, with file and line number.
-        id: The sender's id of the row; None if it has no id.
-    """
+    """One line of a file of completions: its completion, or None and the ``problem`` of a malformed
+    line, with file and line number; and the sender's id of the row, if it has one."""
 
     completion: Completion | None
     problem: str = ""
@@ -51,18 +46,14 @@ class Row:
 
 
 class Rows:
-    """The lines of a file by number, excluding empty lines.
-
-    Only line offsets, line numbers and group keys are kept, 24 bytes per row.
+    """The lines of a file by number, excluding empty lines. Only line offsets, line numbers and
+    group keys are kept, 24 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its first line.
         name: Name of the file, for messages.
-        keep_going: Whether a malformed line still counts as a row.
-
-    Raises:
-        InputError: a line is malformed. All lines are read first, so that nothing is verified
-            before the whole file is known to be readable.
+        keep_going: Whether a malformed line still counts as a row. Otherwise it raises InputError;
+            all lines are read first, so that nothing is verified before that.
     """
 
     def __init__(self, file: IO[bytes], name: str, *, keep_going: bool = False) -> None:
@@ -149,8 +140,7 @@ class _Joined:
         self._parents: dict[int, int] = {}
 
     def key(self, completion: Completion) -> int:
-        """Return the completion's group, and join it with the groups of its rollout's other
-        segments."""
+        """Return the completion's group, joined with the groups of its rollout's other segments."""
         group = group_of(completion)
         rollout = rollout_of(completion)
         if rollout is not None:
@@ -178,12 +168,8 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Completions as JSON lines.
-
-    Args:
-        file: Seekable file of these lines, open for reading.
-        left_out: Columns of the source that no field is read from.
-    """
+    """Completions as JSON lines, in a seekable ``file`` open for reading, and the columns of the
+    source that no field is read from."""
 
     file: IO[bytes]
     left_out: list[str] = field(default_factory=list)
@@ -192,15 +178,8 @@ class Lines:
 @contextmanager
 def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
     """Open completions as JSON lines that can be read twice. Standard input (``-``), pipes and
-    files in other formats are first copied to a temporary file.
-
-    Args:
-        source: A file or folder, see `grpo_guard.cli.formats`.
-        mapped: ``FIELD=NAME`` for columns with other names.
-
-    Raises:
-        InputError: the source cannot be read.
-    """
+    files in other formats are first copied to a temporary file. ``mapped`` are the options
+    ``FIELD=NAME`` for columns with other names. Raises InputError if the source cannot be read."""
     columns = mapping_of(list(mapped))
     piped = is_piped(source)
     if piped and columns:
@@ -252,16 +231,8 @@ def _copied(source: Path) -> IO[bytes]:
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:
-    """Read all completions from a file in any format that `opened` reads, in order, and print a
-    notice of the columns left out.
-
-    Args:
-        source: A file or folder, as for `opened`.
-        mapped: ``FIELD=NAME`` for columns with other names, as for `opened`.
-
-    Raises:
-        InputError: the source cannot be read, or a row is malformed.
-    """
+    """Read all completions from any source that `opened` reads, in order, and print a notice of the
+    columns left out. Raises InputError if the source cannot be read, or a row is malformed."""
     with opened(source, mapped) as lines:
         rows = Rows(lines.file, str(source))
         tell_left_out(source, lines.left_out)
@@ -270,15 +241,10 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
 
 
 def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
-    """Yield batches of row numbers, with all rows of a group in the same batch.
-
-    Verifiers that compare completions within a group must see the whole group, wherever its rows
-    are in the file.
-
-    Args:
-        groups: Key of each row's group, as from `group_of`, shape [n].
-        most: Maximum number of rows in a batch, unless a single group has more.
-    """
+    """Yield batches of row numbers, with all rows of a group in the same batch, wherever they are
+    in the file: verifiers that compare completions within a group must see the whole group.
+    ``groups`` has each row's key, as from `group_of`, shape [n]; a batch has at most ``most`` rows,
+    unless a single group has more."""
     _, first, group = np.unique(
         np.asarray(groups, np.uint64), return_index=True, return_inverse=True
     )

@@ -52,7 +52,9 @@ def serve(
     If GRPO_GUARD_TOKEN is set, every client must send that token. Exit 2 on
     bad input, 1 if the server cannot listen on the address.
     """
-    _require_server()
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
     _token()  # an empty one is refused before the guard is built
     from grpo_guard.server.setup import Settings
 
@@ -69,10 +71,13 @@ def serve(
     }
     settings = Settings(str(config), reward, limits, None if audit is None else str(audit))
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
-    (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
+    if workers == 1:
+        _serve_here(settings, host, port)
+    else:
+        _serve_in_workers(settings, host, port, workers)
 
 
-def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
+def _serve_here(settings: Settings, host: str, port: int) -> None:
     from grpo_guard.server import run
     from grpo_guard.server.setup import SetupError, build
 
@@ -145,12 +150,6 @@ def _taken(host: str, port: int) -> typer.Exit:
         err=True,
     )
     return typer.Exit(1)
-
-
-def _require_server() -> None:
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
 
 
 def _token() -> str | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from grpo_guard.cli.rows import Row
-from grpo_guard.cli.terminal import terminal
-from grpo_guard.cli.verdict_table import VerdictTable
+from grpo_guard.cli.formats import listed
+from grpo_guard.cli.rows import Row, Rows
+from grpo_guard.cli.verdict_table import VerdictTable, printed
 from grpo_guard.core.quoting import shown, unquoted
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
+from grpo_guard.guard import Guard
+from grpo_guard.guard.idle import idle_without
 
 MOST_NODES = 10_000
 """Maximum number of nodes counted by name. A sender can invent any number of names, so further
@@ -65,11 +67,12 @@ class Summary:
     Args:
         total: Number of rows in the file.
         done: Number of rows verified earlier and not counted here.
+        table: Counts the same verdicts by cause and node, and takes the place of the counts that it
+            has too.
     """
 
-    def __init__(self, total: int, done: int = 0) -> None:
-        self.total, self.done = total, done
-        self.table: VerdictTable | None = None
+    def __init__(self, total: int, done: int = 0, table: VerdictTable | None = None) -> None:
+        self.total, self.done, self.table = total, done, table
         self.outcomes: Counter[Outcome] = Counter()
         self.causes: Counter[tuple[Outcome, Cause]] = Counter()
         self.nodes: dict[str, Counter[Outcome]] = {}
@@ -85,7 +88,7 @@ class Summary:
         """Warnings about the whole file, repeated at the end of the summary."""
 
     def add(self, row: Row, verdict: Verdict) -> None:
-        """Count the verdict on a row, including in `table` if that is set."""
+        """Count the verdict on a row."""
         if self.table is not None:
             self.table.add(row.completion, verdict)
         self.outcomes[verdict.outcome] += 1
@@ -140,7 +143,7 @@ class Summary:
 
     def as_table(self, out: str) -> str:
         """Format the summary for a human reader: totals, nodes sorted by rejections, causes with
-        remedies. If `table` is set, it takes the place of the counts that it has too."""
+        remedies."""
         before = f" ({self.done} before)" if self.done else ""
         wrote = f"{before}; wrote {out}"
         if self.table is not None:
@@ -206,13 +209,24 @@ class Summary:
         return sorted(self.nodes.items(), key=lambda one: (-one[1][Outcome.REJECT], one[0]))
 
     def _nodes_table(self) -> str:
-        from rich.table import Table
+        rows = [(unquoted(n), *(f"{count[o]:,}" for o in Outcome)) for n, count in self._worst()]
+        header = ("node", *(o.value for o in Outcome))
+        table = printed(header, rows, most=SHOWN_NODES, width=100, pad_edge=True)
+        return f"{table} nodes" if len(rows) > SHOWN_NODES else table
 
-        table = Table("node", *(o.value for o in Outcome), box=None)
-        for name, count in self._worst()[:SHOWN_NODES]:
-            numbers: list[Any] = [f"{count[o]:,}" for o in Outcome]
-            table.add_row(unquoted(name).replace("[", r"\["), *numbers)
-        into = io.StringIO()
-        terminal(file=into, width=100).print(table)
-        more = len(self.nodes) - SHOWN_NODES
-        return into.getvalue().rstrip() + (f"\n... and {more:,} more nodes" if more > 0 else "")
+
+def idle_notes(guard: Guard, rows: Rows, source: Path, left_out: list[str]) -> list[str]:
+    """Return a note for each field that verifiers need but no row of a file has; ``left_out`` are
+    the file's columns that no field was read from. The guard's own warning, which sees only one
+    batch and no columns, is disabled."""
+    guard.idle.mute()
+    idle = idle_without(guard.verifier)
+    if guard.ledger is not None and "node" in idle:
+        idle["node"].append("the ledger records nobody")
+    others = f" (not read: {listed(left_out)})" if left_out else ""
+    return [
+        f"no row of {source} has {field!r}, so {'; '.join(what)}. If one of its columns holds it"
+        f"{others}: --map {field}=COLUMN"
+        for field, what in idle.items()
+        if field not in rows.sent and len(rows)
+    ]

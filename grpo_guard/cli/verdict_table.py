@@ -18,7 +18,6 @@ MOST_ROWS: Final = 10_000
 SHOWN_ROWS: Final = 25
 _OTHERS: Final = "(others)"
 _UNKNOWN: Final = "(no name)"
-_WIDTH: Final = 120
 
 
 @dataclass
@@ -50,11 +49,8 @@ class VerdictTable:
             self.add_logged(line_of(completion, verdict))
 
     def add_logged(self, line: Mapping[str, Any]) -> None:
-        """Count a line of a `VerdictLog`, or a line written by ``grpo-guard verify``.
-
-        Raises:
-            ValueError: the line is neither; the message says what was expected.
-        """
+        """Count a line of a `VerdictLog`, or a line written by ``grpo-guard verify``. Raises
+        ValueError if it is neither."""
         if "accepted" in line:
             for node, count in _accepted(line["accepted"]):
                 self._count(node, Outcome.ACCEPT, count)
@@ -113,14 +109,14 @@ class VerdictTable:
         nodes = [
             (name, *(f"{line.outcomes[o]:,}" for o in Outcome), line.example)
             for name, line in sorted(
-                self._nodes.items(), key=lambda one: (-_rejected(one[1]), one[0])
+                self._nodes.items(), key=lambda one: (-one[1].outcomes[Outcome.REJECT], one[0])
             )
         ]
         parts = []
         if causes:
-            parts.append(_printed(("verdict", "verifier: cause", "count", "example"), causes))
+            parts.append(printed(("verdict", "verifier: cause", "count", "example"), causes))
         if nodes and set(self._nodes) != {_UNKNOWN}:
-            parts.append(_printed(("node", *(o.value for o in Outcome), "example"), nodes))
+            parts.append(printed(("node", *(o.value for o in Outcome), "example"), nodes))
         return parts
 
 
@@ -145,11 +141,8 @@ def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int,
 
 
 def table_of(path: Path) -> VerdictTable:
-    """Build the table for a file of verdicts.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a verdict.
-    """
+    """Build the table for a file of verdicts. Raises InputError if the file cannot be read, or a
+    line is not a verdict."""
     from grpo_guard.core.jsonl import InputError
 
     table = VerdictTable()
@@ -177,34 +170,31 @@ def _line(lines: dict[Any, _Line], key: Any, others: Any) -> _Line:
     return lines.setdefault(key, _Line())
 
 
-def _rejected(line: _Line) -> int:
-    return line.outcomes[Outcome.REJECT]
-
-
 def deciding(line: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
     """Yield the names of the deciding members, as in `Verdict.deciding`, from a verdict in JSON or
     a line of a log."""
-    members = line.get("members")
-    for member in members if isinstance(members, list) else ():
-        if isinstance(member, dict) and member.get("outcome") == line.get("outcome"):
-            inner = list(deciding(member, depth - 1)) if depth else []
-            yield from inner or [str(member.get("verifier"))]
+    for member in _agreeing(line):
+        inner = list(deciding(member, depth - 1)) if depth else []
+        yield from inner or [str(member.get("verifier"))]
     names = line.get("deciding")
     yield from map(str, names if isinstance(names, list) else ())
 
 
 def deciding_p_values(line: Mapping[str, Any], depth: int = 8) -> list[tuple[str, float]]:
     """Return names and p-values as `p_values.deciding_p_values` does, from a verdict in JSON."""
-    members = line.get("members")
-    same = [
-        member
-        for member in (members if isinstance(members, list) else ())
-        if isinstance(member, dict) and member.get("outcome") == line.get("outcome")
-    ]
+    same = _agreeing(line)
     if same and depth:
         return [pair for member in same for pair in deciding_p_values(member, depth - 1)]
     p = line.get("p_value")
     return [(str(line.get("verifier")), p)] if isinstance(p, int | float) else []
+
+
+def _agreeing(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the members of a verdict that have its outcome."""
+    members = line.get("members")
+    members = members if isinstance(members, list) else []
+    same = line.get("outcome")
+    return [one for one in members if isinstance(one, dict) and one.get("outcome") == same]
 
 
 def _name(node: Any) -> str:
@@ -221,13 +211,21 @@ def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
     return message if row is None else f"{message} | row {shown(row, 40)}"
 
 
-def _printed(header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+def printed(
+    header: Sequence[str],
+    rows: Sequence[tuple[str, ...]],
+    *,
+    most: int = SHOWN_ROWS,
+    width: int = 120,
+    pad_edge: bool = False,
+) -> str:
+    """Format a table of at most ``most`` rows, and the number of the others."""
     from rich.table import Table
 
-    table = Table(*header, box=None, pad_edge=False)
-    for row in rows[:SHOWN_ROWS]:
+    table = Table(*header, box=None, pad_edge=pad_edge)
+    for row in rows[:most]:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
     into = io.StringIO()
-    terminal(file=into, width=_WIDTH).print(table)
-    more = len(rows) - SHOWN_ROWS
+    terminal(file=into, width=width).print(table)
+    more = len(rows) - most
     return into.getvalue().rstrip() + (f"\n... and {more:,} more" if more > 0 else "")

@@ -158,9 +158,8 @@ def _verify_file(
 ) -> tuple[Summary, float]:
     """Verify a file and write the verdicts to ``out``; return the counts and the guard's
     ``max_abstain_rate``."""
-    from grpo_guard.cli.idle import idle_notes
     from grpo_guard.cli.rows import Rows, opened, require_rows
-    from grpo_guard.cli.summary import Summary
+    from grpo_guard.cli.summary import Summary, idle_notes
     from grpo_guard.cli.verdict_table import VerdictTable
     from grpo_guard.core.files import growing, require_other
 
@@ -175,8 +174,7 @@ def _verify_file(
             done = _done(out, rows, source) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
             guard = stack.enter_context(guard_of())
-        counted = Summary(len(rows), done)
-        counted.table = VerdictTable() if table else None
+        counted = Summary(len(rows), done, VerdictTable() if table else None)
         counted.notes = idle_notes(guard, rows, source, lines.left_out)
         for note in counted.notes:
             echo(f"warning: {note}", err=True)
@@ -199,13 +197,7 @@ def _required(given: Path | None, name: str) -> Path:
 @contextmanager
 def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> Iterator[Guard]:
     """Build a guard file's guard, with the processes or Ray actors in which its rules read texts;
-    these end with the context.
-
-    Args:
-        config: The guard file.
-        engine: Where rules read texts.
-        workers: Number of processes or actors; None for the number in the guard file.
-        source: The completions; a large file gets workers by default.
+    these end with the context. By default, a large source gets processes.
 
     Raises:
         ConfigError: the guard file is wrong, Ray is missing or its cluster is full, or nothing in
@@ -240,12 +232,8 @@ def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> I
 
 
 def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
-    """Set the number of processes that read texts, once per file because batches are small.
-
-    Raises:
-        ConfigError: this number of processes is refused, for example because the guard's policy
-            rewards abstentions.
-    """
+    """Set the number of processes that read texts, once per file because batches are small. Raises
+    ConfigError if it is refused, for example because the guard's policy rewards abstentions."""
     from grpo_guard.core.options import ConfigError
     from grpo_guard.guard.workers.texts import WORTH_CHARACTERS
 
@@ -260,8 +248,8 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
 
 
 def _input(source: Path, mapped: Sequence[str], out: Path) -> dict[str, Any] | None:
-    """Return a description of the verified file, which is written with the first verdict so that
-    ``grpo-guard view`` can find the file. Return None if the input is a pipe."""
+    """Describe the verified file, for ``grpo-guard view`` to find it; None for a pipe. The
+    description is written with the first verdict."""
     from grpo_guard.cli.rows import is_piped
 
     if is_piped(source):
@@ -324,15 +312,8 @@ def _with_malformed(
 
 
 def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, Any] | None) -> str:
-    """Format one line of the output.
-
-    Args:
-        place: Number of the row, from 0.
-        sent: The row as it was read.
-        row: The row as it was judged.
-        verdict: The verdict on the row.
-        source: What the first line says about the verified file, see `_input`.
-    """
+    """Format one line of the output about a row, as it was ``sent`` and as it was judged; the first
+    line describes the verified file (``source``, see `_input`)."""
     import json
 
     from grpo_guard.cli.rows import digest_of
@@ -350,12 +331,9 @@ def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, A
 
 
 def _done(out: Path, rows: Rows, source: Path) -> int:
-    """Return the number of verdicts in a file, after cutting off a half-written last line.
-
-    Raises:
-        InputError: the file holds anything else, more verdicts than there are rows, or verdicts on
-            other rows.
-    """
+    """Return the number of verdicts in a file, after cutting off a half-written last line. Raises
+    InputError if the file holds anything else, more verdicts than there are rows, or verdicts on
+    other rows."""
     from grpo_guard.cli.rows import digest_of
     from grpo_guard.core.jsonl import InputError, read_objects
 

@@ -33,14 +33,9 @@ _FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The rows of a page, plus what the page leaves out.
-
-    Args:
-        rows: One mapping per row, with the row's number in the file as ``index``.
-        left_out: Number of rows that did not fit.
-        source: The file the texts come from; None if the rows have no texts.
-        note: A remark about the page to print after the command.
-    """
+    """The rows of a page, one mapping each, with the row's number in the file as ``index``; the
+    number of rows that did not fit; the file that the texts come from, if any; and a remark to
+    print after the command."""
 
     rows: list[dict[str, Any]]
     left_out: int
@@ -90,16 +85,15 @@ def view(
 def shown_rows(
     verdicts: Path, source: Path | None, mapped: list[str] | None, most: int = MOST_ROWS
 ) -> Shown:
-    """Collect the rows for the page, rejected rows first. If there are too many, accepted rows are
-    dropped first.
+    """Collect the rows for the page, at most ``most``, rejected rows first. If there are too many,
+    accepted rows are dropped first.
 
     Args:
         verdicts: The file written by ``grpo-guard verify``.
-        source: The file of completions. Defaults to the file named in the first verdict, if it
-            still exists.
+        source: The file of completions; None for the one named in the first verdict, if it still
+            exists.
         mapped: ``FIELD=NAME`` for columns with other names; None for the mapping used when the file
             was verified.
-        most: Maximum number of rows on the page.
 
     Raises:
         InputError: a file cannot be read or holds no verdict, or the two files do not belong
@@ -207,14 +201,9 @@ def _span(value: Any) -> list[int] | None:
 def _add_texts(
     rows: list[dict[str, Any]], total: int, verdicts: Path, source: Path, mapped: list[str]
 ) -> str:
-    """Add the prompt, text and round of each row from the verified file.
-
-    Returns:
-        A note if only part of the file has been verified; otherwise "".
-
-    Raises:
-        InputError: a row is not the one that the verdict is about.
-    """
+    """Add the prompt, text and round of each row from the verified file. Return a note if only part
+    of the file has been verified, otherwise "". Raises InputError if a row is not the one that the
+    verdict is about."""
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.core.jsonl import InputError
 

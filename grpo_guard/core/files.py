@@ -91,12 +91,8 @@ def require_other(out: Path, *read: Path) -> None:
 
 
 def nowhere(source: Path, expected: str) -> str:
-    """Say where a missing file was looked for, and which existing file was probably meant.
-
-    Args:
-        source: The missing file or folder.
-        expected: What it was expected to be.
-    """
+    """Say where a missing file or folder, ``expected`` to be something, was looked for, and which
+    existing file was probably meant."""
     if re.match("[a-z0-9]+:/", str(source)):  # `Path` turns "//" into "/"
         return "expected a file or folder here, got an address; fetch it first"
     folder = source.parent
