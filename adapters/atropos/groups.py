@@ -99,17 +99,10 @@ class GroupGuard:
     def settle(
         self, group: Group, *, round: int | None = None, node: str | None = None
     ) -> tuple[dict[str, Any], Review]:
-        """Return a copy of the group that is safe to train on, and the group's review.
-
-        Args:
-            group: The group as an environment returns or posts it.
-            round: The trainer's step.
-            node: The proven sender of the whole group; None if unknown, see ``own``.
-
-        Raises:
-            GroupError: ``group`` is not a valid group.
-            AbstainError: the policy says to raise, or the guard abstained on too many rows.
-        """
+        """Return a copy of the group that is safe to train on, and the group's review. ``round`` is
+        the trainer's step, and ``node`` the proven sender of the whole group; None if unknown, see
+        ``own``. Raises GroupError unless ``group`` is a valid group, and AbstainError if the policy
+        says to raise, or the guard abstained on too many rows."""
         size = group_size(group, self.temperatures)
         nodes = [self._node(group, i, node) for i in range(size)]
         problems = [self._problem(group, i, nodes[i]) for i in range(size)]

@@ -177,9 +177,8 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
     """Parse a request body into groups: a single group, or a list of groups if ``several``. Raises
-    RequestError 422 or 413, or GroupError. All groups are checked before any is judged; otherwise,
-    when a list containing an invalid group is sent again, the ledger would count the groups before
-    it twice."""
+    RequestError 422 or 413, or GroupError. All groups are checked before any is judged: if a list
+    with an invalid group is sent again, the ledger must not count the groups before it twice."""
     # Parsed as an object: that parser limits depth and refuses values that JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:

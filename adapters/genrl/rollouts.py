@@ -110,10 +110,9 @@ class Around:
 
 
 class Exchange(Around):
-    """A communication backend that adds claims to the payloads it sends.
-
-    ``claims`` is called with ``{batch: [Payload]}`` and this node's name, and returns the claims
-    for each payload. ``warn`` logs a failure once."""
+    """A communication backend that adds claims to the payloads it sends: ``claims`` gets ``{batch:
+    [Payload]}`` and this node's name, and returns those for each payload. ``warn`` logs a
+    failure."""
 
     def __init__(
         self,

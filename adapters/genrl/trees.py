@@ -38,8 +38,7 @@ class Tree:
         agent: The author's name in GenRL; over hivemind it is a peer id, which is not
             authenticated.
         batch, place: The tree's batch id, and its index among the batch's trees in this stage.
-        payload: GenRL's `Payload` as received, or the tree node in this node's own game state, with
-            world_state, actions and metadata.
+        payload: GenRL's `Payload` as received, or the tree node in this node's own game state.
         prompt: The prompt that the trainer conditions on.
         asked: Whether this node has the same prompt, so that a completion may do what the prompt
             requests. A peer writes the world states of its trees, including the questions.

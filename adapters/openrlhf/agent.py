@@ -113,12 +113,8 @@ class GuardedAgent:
         **more: Any,
     ) -> dict[str, Any]:
         """Run the executor and return its guarded answer. All samples of a prompt must share the
-        same ``sampling_params`` object.
-
-        Raises:
-            Exception: raised by the executor, unchanged.
-            AbstainError: the policy says to raise.
-        """
+        same ``sampling_params`` object. Raises what the executor raises, and AbstainError if the
+        policy says so."""
         run = super().execute  # type: ignore[misc]  # the executor's own method
         original: dict[str, Any] = {}
 

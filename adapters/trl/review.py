@@ -39,12 +39,8 @@ class BatchReviewer:
 
     If no group spans ranks, the ranks exchange only one hash per row. Otherwise a group is judged
     by the rank that holds most of its rows. On each rank, a verifier that learns from batch to
-    batch learns only from the rows judged there.
-
-    Args:
-        guard: The guard that reviews the rows.
-        counted_slots: Whether each rank counts slots itself, row by row within a group. If so, they
-            are counted again after the group is merged.
+    batch learns only from the rows judged there. With ``counted_slots``, each rank counts slots
+    itself, row by row within a group, and they are counted again after the group is merged.
     """
 
     guard: Guard
@@ -272,13 +268,10 @@ _latest: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
 
 
 class SharedReviews:
-    """The review of the latest batch, so that several reward functions cost one verification.
-
-    Only one review is kept: within a batch TRL calls the functions one after the other, or all at
-    once if they are async. If a function asks again after the review is done, it has a new batch
-    that merely looks the same; the new batch is verified again, because the policy might have
-    changed.
-    """
+    """The review of the latest batch, so that several reward functions cost one verification. Only
+    one is kept: within a batch TRL calls the functions one after the other, or all at once if they
+    are async. If a function asks again after the review is done, it has a new batch that merely
+    looks the same; that is verified again, because the policy might have changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -135,12 +135,8 @@ class GuardedReward:
 
     def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
         """Return the guarded rewards of a synchronous function, a list of numbers and None; under
-        ``on_reject="keep"``, the function's own result.
-
-        Args:
-            own: The function's own arguments. Defaults to TRL's keywords.
-            kwargs: The keywords of TRL's call, which the batch is read from.
-        """
+        ``on_reject="keep"``, the function's own result. The batch is read from the keywords of
+        TRL's call; the function gets ``own``, or those keywords."""
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews = shared_reviews(self.guard)  # not stored, because reviews cannot be pickled
@@ -207,10 +203,8 @@ def log_review(
     column: str = "guard",
 ) -> None:
     """Log a review's metrics and a column of the completions table, if the trainer supports them.
-
     The column has ``accept``, or the outcome with its reason: ``reject: says Hail``. If length
-    reduces the reward, the factor is included: ``accept, length x 0.26``.
-    """
+    reduces the reward, the factor is included: ``accept, length x 0.26``."""
     if log_metric is not None:
         figures = _storable(review.metrics, getattr(log_metric, "__self__", None))
         for name, value in figures.items():
@@ -221,13 +215,10 @@ def log_review(
 
 
 def _storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
-    """Rename metrics so that MLflow can keep them as files.
-
-    MLflow's file store creates a file ``guard/reject_rate`` and then cannot create a folder of that
-    name for ``guard/reject_rate/screens``, which it silently drops. So for this store, the last
-    slash of such a name becomes a dot, ``guard/reject_rate.screens``. With a database or any other
-    tracker, the names stay unchanged.
-    """
+    """Rename metrics so that MLflow can keep them as files. Its file store creates a file
+    ``guard/reject_rate`` and then cannot create a folder of that name for
+    ``guard/reject_rate/screens``, which it silently drops. So for this store, the last slash of
+    such a name becomes a dot, ``guard/reject_rate.screens``."""
     if not _keeps_files(trainer):
         return dict(metrics)
     stored = {}

@@ -41,11 +41,6 @@ def plan(
     for heading in ("share", "checked", "caught", "rounds", "earned"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for s, row in rows:
-        figures = (
-            f"{row.checked:,}",
-            f"{row.caught:.4g}",
-            f"{row.rounds:.4g}",
-            f"{row.earned:.4g}",
-        )
-        shown.add_row(f"{s:.3g}", *figures)
+        figures = (f"{figure:.4g}" for figure in (row.caught, row.rounds, row.earned))
+        shown.add_row(f"{s:.3g}", f"{row.checked:,}", *figures)
     terminal().print(shown)

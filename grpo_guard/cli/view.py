@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -103,7 +103,8 @@ def shown_rows(
 
     kept: list[dict[str, Any]] = []
     accepted: list[dict[str, Any]] = []
-    total, known = 0, _Input()
+    total = 0
+    known: dict[str, Any] = {}  # the first verdict describes the verified file
     for number, data in verdict_lines(verdicts, "view takes", "completions follow --in"):
         if "outcome" not in data or "index" not in data:
             raise InputError(
@@ -111,7 +112,7 @@ def shown_rows(
                 "one without outcome and index; completions follow --in"
             )
         if total == 0:
-            known = _input_of(data)
+            known = data["input"] if isinstance(data.get("input"), dict) else {}
         total += 1
         into = accepted if data["outcome"] == "accept" else kept
         if len(into) < most:
@@ -128,39 +129,22 @@ def shown_rows(
     )
     note = ""
     if source is None:
-        source, note = _remembered(verdicts, known)
+        source, note = _remembered(verdicts, known.get("file"))
     if source is not None:
-        chosen = known.mapped if mapped is None and str(source) != "-" else mapped
+        columns = [one for one in _list(known.get("map")) if isinstance(one, str)]
+        chosen = columns if mapped is None and str(source) != "-" else mapped
         note = _add_texts(rows, total, verdicts, source, chosen or [])
     for row in rows:
         del row["digest"]
     return Shown(rows, total - len(rows), source, note)
 
 
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """What the first verdict says about the verified file: its path and column mapping."""
-
-    file: str | None = None
-    mapped: list[str] = field(default_factory=list)
-
-
-def _input_of(line: dict[str, Any]) -> _Input:
-    found = line.get("input")
-    found = found if isinstance(found, dict) else {}
-    file = found.get("file")
-    return _Input(
-        file if isinstance(file, str) else None,
-        [one for one in _list(found.get("map")) if isinstance(one, str)],
-    )
-
-
-def _remembered(verdicts: Path, known: _Input) -> tuple[Path | None, str]:
+def _remembered(verdicts: Path, file: Any) -> tuple[Path | None, str]:
     """Return the verified file if it still exists; otherwise None, with a note saying so."""
     none = "; without --in FILE it has no texts"
-    if known.file is None:
+    if not isinstance(file, str):
         return None, none
-    source = verdicts.parent / known.file
+    source = verdicts.parent / file
     if source.is_file() or source.is_dir():
         return source, ""
     return None, f"{none}, and {source}, which was verified, is not there"

@@ -38,8 +38,8 @@ def create_app(
     audit: Audit | None = None,
     metrics: Metrics | None = None,
 ) -> Router:
-    """Build the application: ``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``;
-    ``GET /health``, ``/metrics``, ``/docs``.
+    """Build the application: ``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``; ``GET
+    /health``, ``/metrics``, ``/docs``.
 
     Args:
         guard: The guard that judges the completions.

@@ -37,38 +37,21 @@ class Audit:
     start a line. If the log cannot be written, verdicts are unaffected, and the server's own log
     reports it once.
 
-    Args:
-        folder: Folder of the log; created if missing.
-        name: Name of this process's file.
-        bytes: Size in bytes at which a file is rotated.
-        files: Number of older files to keep.
-
-    Raises:
-        OSError: no file can be opened in the folder.
+    The file ``name`` is this process's own; its folder is created if missing. Raises OSError if the
+    file cannot be opened.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str = "rejections.jsonl",
-        *,
-        bytes: int = FILE_BYTES,
-        files: int = FILES,
-    ) -> None:
+    def __init__(self, folder: Path, name: str = "rejections.jsonl") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._handler = logging.handlers.RotatingFileHandler(
-            folder / name, maxBytes=bytes, backupCount=files, encoding="ascii"
+            folder / name, maxBytes=FILE_BYTES, backupCount=FILES, encoding="ascii"
         )
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         self._handler.handleError = self._complain  # type: ignore[method-assign]
         self._complained = False
 
     def note(
-        self,
-        request: str,
-        batch: Sequence[Completion],
-        verdicts: Sequence[Verdict],
-        first: int = 0,
+        self, request: str, batch: Sequence[Completion], verdicts: Sequence[Verdict], first: int = 0
     ) -> None:
         """Write a line for each rejected completion of a request, if a client is still waiting;
         ``first`` is the index of the first completion within the request."""

@@ -99,9 +99,8 @@ class Batches:
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
     async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
-        """Wait for the job's answer without blocking, until ``deadline`` on the loop's clock.
-
-        A ``patient`` job, which is part of a request already let in, may join a full queue.
+        """Wait for the job's answer without blocking, until ``deadline`` on the loop's clock. A
+        ``patient`` job, which is part of a request already let in, may join a full queue.
 
         Raises:
             RequestError: 429 if too many jobs are waiting; 503 if the job was not started in time,

@@ -54,13 +54,10 @@ class Intake:
 
     @asynccontextmanager
     async def body(self, request: Request, deadline: float) -> AsyncIterator[Sender]:
-        """Read all of a request's body; its bytes take up room until the context ends.
-
-        Raises:
-            RequestError: 413 if the body is too large; 408 if it arrives too slowly; 503 if there
-                is no room by ``deadline`` on the loop's clock, or others needed the room more.
-            ClientDisconnect: the client left.
-        """
+        """Read all of a request's body; its bytes take up room until the context ends. Raises
+        ClientDisconnect if the client left, and RequestError: 413 if the body is too large; 408 if
+        it arrives too slowly; 503 if there is no room by ``deadline`` on the loop's clock, or
+        others needed the room more."""
         started = asyncio.get_running_loop().time()
         sender = Sender(started, asyncio.timeout_at(self._until(started, 0, deadline)))
         self._coming.add(sender)

@@ -20,13 +20,10 @@ come back whenever their streams are closed would keep the server busy reading t
 
 
 class Readers:
-    """The open streams of one event loop.
-
-    Each stream costs memory for its completions and for one part of its answer, so the number of
-    streams is limited. A client that does not read would otherwise keep its place for as long as it
-    is allowed to: when a place is needed, the client with the most streams loses its slowest stream
-    first.
-    """
+    """The open streams of one event loop. Each costs memory for its completions and for one part of
+    its answer, so their number is limited. A client that does not read would otherwise keep its
+    place for as long as it is allowed to: when a place is needed, the client with the most streams
+    loses its slowest stream first."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -35,12 +32,9 @@ class Readers:
 
     @contextmanager
     def coming(self, client: str) -> Iterator[None]:
-        """Count a request for a stream while its body arrives.
-
-        A client (an address) whose streams are all open, or on their way, is refused with a
-        RequestError 429 before any of its body is read: otherwise it could send megabytes for each
-        refusal, in parallel and repeatedly.
-        """
+        """Count a request for a stream while its body arrives. A client (an address) whose streams
+        are all open, or on their way, is refused with a RequestError 429 before any of its body is
+        read: otherwise it could send megabytes for each refusal, in parallel and repeatedly."""
         own = [other for other, whose in self._open.items() if whose == client]
         # Each stream that a newcomer may close makes room for one newcomer.
         room = self._limits.client_streams - len(own) + len(self._slow(own))

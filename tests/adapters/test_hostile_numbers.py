@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from grpo_guard import Completion, Guard
 from grpo_guard.adapters.openrlhf.rollout import Rollout
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, log_probs_from, number_from
-from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out
 from grpo_guard.adapters.sequences import mask_from
+from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out
 from grpo_guard.adapters.verl.batch import HookData
 from grpo_guard.adapters.verl.groups import finite
 from grpo_guard.core.completion import MAX_TOKENS, CompletionError

@@ -154,8 +154,10 @@ def test_rejection_log_lines_are_bounded_ascii_with_a_digest(tmp_path):
     assert (second["node"], second["verifier"], second["cause"]) == ("bob\n", "words", "judged")
 
 
-def test_log_is_bounded_and_a_full_disk_changes_no_verdict(tmp_path, caplog):
-    audit = Audit(tmp_path, bytes=10_000, files=2)
+def test_log_is_bounded_and_a_full_disk_changes_no_verdict(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.audit.FILE_BYTES", 10_000)
+    monkeypatch.setattr("grpo_guard.server.audit.FILES", 2)
+    audit = Audit(tmp_path)
     with client(audit=audit) as web:
         for _ in range(50):
             web.post("/v1/verify", json={"completions": rows(*["Hail"] * 20)})

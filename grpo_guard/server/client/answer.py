@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion, shown
@@ -57,10 +58,7 @@ def _own_verdict(index: int, row: Any, completion: Completion, name: str, took: 
         theirs = _verdict(row, completion, MAX_DEPTH, took)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"{where}: expected a verdict, got {one_line(repr(error))}") from None
-    return Verdict(
-        theirs.outcome, theirs.cause, name, p_value=theirs.p_value, findings=theirs.findings,
-        seconds=theirs.seconds, members=(theirs,),
-    )  # fmt: skip
+    return replace(theirs, verifier=name, members=(theirs,))
 
 
 def _verdict(row: Any, completion: Completion, depth: int, took: float) -> Verdict:
