@@ -69,9 +69,9 @@ def completions(
     """Make distinct completions from real steps, in groups of `GROUP` from `NODES` nodes.
 
     Each completion has at least ``characters`` characters and its answer at the end. All model
-    solutions are used once before any is reused. Verifiers remember words and the last thousand
-    sums from one completion to the next; a batch holds more than that, so that no round is faster
-    because of the previous one.
+    solutions are used once before any is reused. Verifiers remember words and the last four
+    thousand sums from one completion to the next; a batch holds more than that, so that no round is
+    faster because of the previous one.
     """
     rng = random.Random(seed)
     rows = of_models(folder)

@@ -59,7 +59,7 @@ class Flow:
         self.wrong = [equation for equation in found if not equation.right]
         self.restated = self._restatements(found)
         self.last: dict[Rational, int] = {}
-        for written, start in {m.group(): m.start() for m in _NUMBER.finditer(self.text)}.items():
+        for written, start in {m[0]: m.start() for m in _NUMBER.finditer(self.text)}.items():
             read = number(written) if len(written) <= MAX_DIGITS else None
             if read is not None:
                 self.last[read[0]] = max(start, self.last.get(read[0], -1))

@@ -164,10 +164,10 @@ def scan(text: str, start: int, end: int) -> list[Token]:
     begin, stop = -1, 0  # span of the words being joined into one token
     skip = 0
     for match in _TOKEN.finditer(text, start, end):
-        group = match.lastgroup
-        if group is None:
+        index, group = match.lastindex, match.lastgroup
+        if index is None:
             continue
-        place, stopped = match.span(group)
+        place, stopped = match.span(index)
         piece = text[place:stopped]
         if group == "f" or group == "w":
             if place >= skip and KEY_STARTS.isdisjoint(piece.lower().split()):

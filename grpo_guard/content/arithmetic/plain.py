@@ -103,10 +103,12 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
         return False
     sides: list[_Side] = []
     for written in chain.split("="):
-        side = _side(written, at)
-        if side is None or (sides and side.value != sides[0].value):
+        stripped = written.strip(" $")
+        read = _evaluated(stripped)
+        if read is None or (sides and read[0] != sides[0].value):
             return False
-        sides.append(side)
+        start = at + written.index(stripped)
+        sides.append(_read((*read, (start, start + len(stripped)))))
         at += len(written) + 1
     last = sides[-1]
     if last.operators or last.counted or not sides[0].operators:
@@ -125,17 +127,8 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
     return True
 
 
-def _side(written: str, at: int) -> _Side | None:
-    """Evaluate a side that begins at ``at`` in the text; None if the full parser is needed."""
-    stripped = written.lstrip(" $")
-    start = at + len(written) - len(stripped)
-    stripped = stripped.rstrip(" $")
-    read = _evaluated(stripped)
-    return None if read is None else _read((*read, (start, start + len(stripped))))
-
-
 # Cached, because a sum recurs in a calculator note, next to the note, and in other answers.
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
     """Return a side's value, its operators and whether it has a unit; None if not this simple."""
     if written.isdigit():  # most right sides
