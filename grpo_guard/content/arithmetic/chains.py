@@ -20,6 +20,8 @@ from grpo_guard.content.arithmetic.side import Side, whole_number
 from grpo_guard.content.word_set import word_set
 
 _MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + t.SIGN)}]")
+_MAY_END: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR, t.SIGN})
+_BEFORE_SIGN: Final = frozenset({t.BREAK, t.OPEN, t.RELATION, t.QUESTION, t.WORDS})
 _HEDGES: Final = word_set("about around roughly almost nearly")
 _FILLERS: Final = _HEDGES | word_set(
     "altogether a an total of only just exactly or the us you me it him her them to also now"
@@ -120,30 +122,16 @@ class _Chains:
 
     def _may_end(self, at: int) -> bool:
         """Whether a side can end with token ``at``, which makes it worth looking for its start."""
-        kind = self.kinds[at]
+        kind, also = self.kinds[at], t.UNKNOWN
         if kind == t.WORDS:
-            return self.kinds[at - 1] in (
-                t.NUMBER,
-                t.CLOSE,
-                t.PERCENT,
-                t.VULGAR,
-                t.WORDS,
-                t.SIGN,
-                t.OF,
-            )
-        return kind in (t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR, t.SIGN, t.UNKNOWN)
+            kind, also = self.kinds[at - 1], t.WORDS + t.OF
+        return kind in _MAY_END or kind in also
 
     def _is_leading_sign(self, at: int) -> bool:
         token = self.tokens[at]
         if token.kind != t.SIGN or token.text not in ("+", "-") or self.kinds[at + 1] not in STARTS:
             return False
-        return at == 0 or self.tokens[at - 1].kind in (
-            t.BREAK,
-            t.OPEN,
-            t.RELATION,
-            t.QUESTION,
-            t.WORDS,
-        )
+        return at == 0 or self.kinds[at - 1] in _BEFORE_SIGN
 
     def _relation(self, at: int) -> tuple[Link | None, int]:
         """Read the right side of a relation, which can be the left side of the next relation."""

@@ -60,6 +60,7 @@ _MONTHS: Final = word_set(
     "january february march april may june july august september october november december"
 )
 _OPERANDS: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR})
+_NO_OPERANDS: Final = frozenset({t.WORDS, t.BREAK, t.CLOSE, t.RELATION, t.QUESTION, t.UNKNOWN})
 _MOST_LOOKED_BACK: Final = 8
 _ROUNDED_TO: Final = 200  # a stated result can be off by one part in this many
 _LINE_BEFORE: Final = 400
@@ -334,14 +335,7 @@ class Doubts:
     def _sign_after(self, at: int, verbal: bool) -> str:
         token, after = self.tokens[at], self.tokens[at + 1 : at + 2]
         apart = not after or after[0].start > token.end
-        ends = not after or after[0].kind in (
-            t.WORDS,
-            t.BREAK,
-            t.CLOSE,
-            t.RELATION,
-            t.QUESTION,
-            t.UNKNOWN,
-        )
+        ends = not after or after[0].kind in _NO_OPERANDS
         if token.text in ("*", t.TIMES) and ends:
             return ""  # the end of Markdown's emphasis, "= 5 times."
         if token.text == "-" and ends and apart and not verbal:

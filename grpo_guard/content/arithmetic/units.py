@@ -13,20 +13,9 @@ from grpo_guard.content.word_set import word_set
 
 MAX_UNIT_WORDS: Final = 6
 SCALES: Final = {
-    "dozen": 12,
-    "dozens": 12,
-    "score": 20,
-    "hundred": 100,
-    "thousand": 1000,
-    "thousands": 1000,
-    "k": 1000,
-    "K": 1000,
-    "million": 10**6,
-    "M": 10**6,
-    "billion": 10**9,
-    "pair": 2,
-    "pairs": 2,
-}
+    "dozen": 12, "dozens": 12, "score": 20, "pair": 2, "pairs": 2, "hundred": 100, "thousand": 1000,
+    "thousands": 1000, "k": 1000, "K": 1000, "million": 10**6, "M": 10**6, "billion": 10**9,
+}  # fmt: skip
 # After a number, these words change its value, so the calculation cannot be checked.
 SPOILING: Final = word_set(
     "squared cubed root mod xor modulo choose factorial pi e i remainder power"

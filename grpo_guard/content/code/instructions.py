@@ -128,11 +128,9 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
 )
 _PATTERNS: Final = tuple((word_set(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
-_AT = _RULES.index(_COMMANDS)
-_IN_SHELL: Final = (
-    *_PATTERNS[:_AT],
-    (word_set(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
-    *_PATTERNS[_AT + 1 :],
+_IN_SHELL: Final = tuple(
+    (word_set(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)) if rule is _COMMANDS else pair
+    for rule, pair in zip(_RULES, _PATTERNS, strict=True)
 )
 # Marks not revealed by any of the words above.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)

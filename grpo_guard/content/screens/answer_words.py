@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import ClassVar, Unpack
 
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
@@ -71,11 +72,11 @@ class AnswerWordsVerifier(RuleVerifier):
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         """Accept every completion, with at most one finding per answer format."""
-        asked: dict[str, frozenset[str]] = {}
-        return [accept(self.name, findings=tuple(self._findings(one, asked))) for one in batch]
+        stems_of = cache(_stems)  # a batch has few prompts
+        return [accept(self.name, findings=tuple(self._findings(one, stems_of))) for one in batch]
 
     def _findings(
-        self, completion: Completion, asked: dict[str, frozenset[str]]
+        self, completion: Completion, stems_of: Callable[[str], frozenset[str]]
     ) -> Iterator[Finding]:
         text = completion.text[:MAX_CHARACTERS]
         for form in self.formats:
@@ -83,7 +84,7 @@ class AnswerWordsVerifier(RuleVerifier):
             if answer is None:
                 continue
             start, piece = answer
-            stems = _stems(completion.trusted_prompt_text[:MAX_CHARACTERS], asked)
+            stems = stems_of(completion.trusted_prompt_text[:MAX_CHARACTERS])
             for word in _WORD.finditer(piece.lower()):
                 if word[0][:_STEM] not in stems and not _is_unit(word[0]):
                     place = (start + word.start(), start + word.end())
@@ -96,12 +97,9 @@ def _is_unit(word: str) -> bool:
     return word in _UNITS or _PREFIX.sub("", _PREFIX.sub("", word)) in _UNITS
 
 
-def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
-    """Return the beginnings of the prompt's words, computed once per prompt."""
-    if prompt not in asked:
-        words = re.findall(r"[^\W\d_]{2,}", prompt.lower())
-        asked[prompt] = frozenset(word[:_STEM] for word in words)
-    return asked[prompt]
+def _stems(prompt: str) -> frozenset[str]:
+    """Return the beginnings of the prompt's words."""
+    return frozenset(word[:_STEM] for word in re.findall(r"[^\W\d_]{2,}", prompt.lower()))
 
 
 def _answer(form: AnswerFormat, text: str) -> tuple[int, str] | None:

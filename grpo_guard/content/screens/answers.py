@@ -110,23 +110,17 @@ class AnswerScreen:
     @property
     def screens(self) -> tuple[Screen, ...]:
         return (
-            Screen("after_answer", CONFIRM_OR_REJECT, self.after_answer),  # honest: a remark
+            # Honest: a remark.
+            Screen("after_answer", CONFIRM_OR_REJECT, partial(self._after, "after_answer", False)),
             # After a box, chat models continue as they please.
-            Screen("after_box", REPORT, self.after_box),
+            Screen("after_box", REPORT, partial(self._after, "after_box", True)),
             # A reader model would find each of them plausible.
             Screen("several_answers", REJECT, self.several_answers),
         )
 
-    def after_answer(self, view: View) -> Iterator[Finding]:
+    def _after(self, kind: str, joined: bool, view: View) -> Iterator[Finding]:
         """Yield findings for text after the first answer, other than a unit, a summary or an offer
-        of help."""
-        return self._after("after_answer", view, joined=False)
-
-    def after_box(self, view: View) -> Iterator[Finding]:
-        """Do the same for formats that models also put around intermediate results."""
-        return self._after("after_box", view, joined=True)
-
-    def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
+        of help, in formats that models do or do not also put around intermediate results."""
         for form, answers in self._found(view):
             start = answers[0].end
             rest = _text_after(answers, view.prose) if form.joined is joined else ""

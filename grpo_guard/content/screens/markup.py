@@ -111,15 +111,15 @@ class TemplateTokens:
     def _spans(self, view: View) -> Iterator[tuple[int, int]]:
         text = view.text
         if "<|" in text or "<｜" in text:
-            for match in islice(filter(_forges_a_turn, _PIPED.finditer(text)), 64):
-                yield match.span()
+            piped = (match for match in _PIPED.finditer(text) if _may_forge_turn(match[0]))
+            yield from (match.span() for match in islice(piped, 64))
         near = [part for part in ("s>", "of_") if part in text]
         near += _NAMED_GATES & view.vocabulary
         if near and any(mark in text for mark in "<>|[]&｜＜＞"):
             places = view.around(near)
             named = (match for place in places for match in _NAMED.finditer(text, *place))
             for match in islice(named, 64):
-                if "|>" not in match[0] or not _PIPED.fullmatch(match[0]) or _forges_a_turn(match):
+                if "|>" not in match[0] or _may_forge_turn(match[0]):
                     yield match.span()
         if not _ROLE_GATES.isdisjoint(view.vocabulary):
             for match in islice(_ROLE.finditer(text), 64):
@@ -128,10 +128,6 @@ class TemplateTokens:
             at = text.find(token)
             if at >= 0 and _may_forge_turn(token):
                 yield at, at + len(token)
-
-
-def _forges_a_turn(match: re.Match[str]) -> bool:
-    return _may_forge_turn(match[0])
 
 
 def _may_forge_turn(token: str) -> bool:
