@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.content.arithmetic.verifier import FalseSumsVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.attacks.math import equations

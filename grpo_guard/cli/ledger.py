@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from grpo_guard.content.recurrence.record import Conviction
+    from grpo_guard.content.recurrence.seats import Conviction
     from grpo_guard.nodes.report import Standing, SybilHint
 
 NOT_ENOUGH = "not enough evidence yet"
@@ -54,7 +54,7 @@ def show(
     """
     import json
 
-    from grpo_guard.content.recurrence.stored import stored_convictions
+    from grpo_guard.content.recurrence.state import stored_convictions
     from grpo_guard.nodes.report import read
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.stored import counting_rules
@@ -105,7 +105,7 @@ def release(
     What recurrence and rules that count know of the node is forgotten, too;
     with --book, only what that rule has counted.
     """
-    from grpo_guard.content.recurrence.stored import release_stored, stored_convictions
+    from grpo_guard.content.recurrence.state import release_stored, stored_convictions
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node

@@ -103,7 +103,7 @@ def same_weights(
         ValueError, TypeError: as for `LogProbBoundVerifier`; or ``state`` is not a folder.
         ImportError: transformers or torch is missing; the message names the install command.
     """
-    from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+    from grpo_guard.content.arithmetic.verifier import FalseSumsVerifier
     from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 
     store = store_of(state)

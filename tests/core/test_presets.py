@@ -20,7 +20,7 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.config import GuardConfig
-from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.content.arithmetic.verifier import FalseSumsVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.core.supervise import supervised

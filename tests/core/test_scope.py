@@ -21,8 +21,7 @@ from grpo_guard import (
     LogProbBoundVerifier,
     ScreensVerifier,
 )
-from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
-from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier, FalseSumsVerifier
 from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
@@ -41,7 +40,7 @@ from grpo_guard.logprob.tail import TailProbabilityVerifier
 from tests.conformance.conformance_cases import Zeros
 
 DECLARED = {
-    "grpo_guard.content.arithmetic.alike:FalseSumsVerifier": ("completion", True),
+    "grpo_guard.content.arithmetic.verifier:FalseSumsVerifier": ("completion", True),
     "grpo_guard.content.arithmetic.verifier:ArithmeticVerifier": ("completion", True),
     "grpo_guard.content.code.verifier:CodeVerifier": ("completion", True),
     "grpo_guard.content.cut_off:CutOffVerifier": ("completion", True),

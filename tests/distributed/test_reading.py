@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from grpo_guard import AllOf, Completion, RecurrenceVerifier, ScreensVerifier
 from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader
 from grpo_guard.content.recurrence.reading import Shown, read_each
-from grpo_guard.content.recurrence.vocabulary import ordinary_words
-from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.content.recurrence.words import ordinary_words, words_of
 from grpo_guard.core.given import Given
 from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import Cause, Verdict, abstain

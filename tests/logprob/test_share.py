@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from grpo_guard import AllOf, Completion, Guard, LogProbBoundVerifier, presets
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.content.arithmetic.verifier import FalseSumsVerifier
 from grpo_guard.core.verdict import NOT_CHECKED, Verdict
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.own import GuardFile

@@ -14,8 +14,7 @@ from grpo_guard.content.recurrence.places import first_spans
 from grpo_guard.content.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
 from grpo_guard.content.recurrence.swarm import log_cost
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
-from grpo_guard.content.recurrence.vocabulary import ordinary_words, strangeness
-from grpo_guard.content.recurrence.words import END, spans_of, words_of
+from grpo_guard.content.recurrence.words import END, ordinary_words, spans_of, strangeness, words_of
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Outcome
 from grpo_guard.nodes.fisher import log_tail

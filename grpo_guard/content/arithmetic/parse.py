@@ -6,7 +6,6 @@ from typing import Final
 
 from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.characters import vulgar
-from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.literals import (
     as_written,
     is_next_thousand,
@@ -23,7 +22,7 @@ from grpo_guard.content.arithmetic.numbers import (
     magnitude,
     root,
 )
-from grpo_guard.content.arithmetic.side import Unread
+from grpo_guard.content.arithmetic.side import Level, Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
 from grpo_guard.content.arithmetic.units import is_plain
 

@@ -8,10 +8,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 from grpo_guard.content.arithmetic import notation as t
-from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.notation import Token
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
-from grpo_guard.content.arithmetic.side import Reading, Side, Unread
+from grpo_guard.content.arithmetic.side import Level, Reading, Side, Unread
 from grpo_guard.content.arithmetic.units import (
     ATTACHED,
     SCALES,

@@ -25,6 +25,7 @@ from grpo_guard.content.severity import COUNT, REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept
+from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
 Textual: TypeAlias = Literal["off", "report", "judge"]
@@ -249,3 +250,29 @@ def _shown(value: Rational) -> str:
         return str(value.numerator)
     decimals = f"{float(value):.6g}"
     return decimals if Fraction(decimals) == value else f"{value} (about {decimals})"
+
+
+# Kinds otherwise counted, such as occasional slips and corrected sums, are only reported.
+_SEVERITY: Final = {
+    name: Severity.REPORT
+    for name, kind in ArithmeticVerifier.KINDS.items()
+    if kind.severity is Severity.COUNT
+} | {"wrong_among_many": Severity.REJECT}
+
+
+class FalseSumsVerifier(ArithmeticVerifier):
+    """`ArithmeticVerifier` for nodes with the same weights: one rule for all, and no accusation.
+
+    If the policy considers a wrong digit likely, no statistic can tell an attack from an honest
+    slip. Nor does it need to: a false statement that earns a reward teaches the same either way.
+    A completion with a wrong, fully parsed equation is therefore rejected, but the rejection is not
+    evidence against its node. Nothing is counted, because nodes answer prompts of different
+    difficulty, and the node that slips most may just have had the hardest ones. A node that writes
+    wrong digits more often than the policy would shows up in the bets at announced places
+    (`logprob/place_bets.py`).
+    """
+
+    name = FALSE_SUMS_VERIFIER
+
+    def __init__(self) -> None:
+        super().__init__(severity=_SEVERITY)

@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from grpo_guard.content.code.block import IMPORT, MAX_BLOCKS, Block, reads_like_python
-from grpo_guard.content.code.wrapped import in_strings, plain_diff, unwrapped
+from grpo_guard.content.code.wrapped import (
+    IMPORT,
+    MAX_BLOCKS,
+    Block,
+    in_strings,
+    plain_diff,
+    reads_like_python,
+    unwrapped,
+)
 from grpo_guard.content.word_set import word_set
 
 _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)

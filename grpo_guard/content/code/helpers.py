@@ -14,8 +14,8 @@ import re
 from typing import Final
 
 from grpo_guard.content.code.program import Scope
+from grpo_guard.content.code.read import View
 from grpo_guard.content.code.source import Note
-from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
 _OPERATOR: Final = {
@@ -41,7 +41,7 @@ _FILLER: Final = word_set(
 _NEUTRAL: Final = re.compile(
     r"_*(?:[a-z]|(?:num|n|x|a|arg|val|value|number|operand|op|v|term|factor|first|second|left|right"
     r"|lhs|rhs|addend|augend|minuend|subtrahend|dividend|divisor|multiplicand|multiplier)"
-    r"_?(?:[12ab]|one|two|first|second|num|number|value|operand)?)_*",
+    r"_?(?:[12ab]|one|two|first|second|num|number|value|operand)?)_*"
 )
 _PROGRAMMING: Final = re.compile(
     r"\b(?:def|class|function|method|calculator|program|code|python)(?:e?s)?\b"

@@ -13,15 +13,10 @@ from collections.abc import Set
 from typing import Final
 
 from grpo_guard.content.code.helpers import OPERATIONS
-from grpo_guard.content.code.modules import (
-    PLACEHOLDERS,
-    Modules,
-    forgotten,
-    public_members,
-)
+from grpo_guard.content.code.modules import PLACEHOLDERS, Modules, forgotten, public_members
 from grpo_guard.content.code.program import Program, Scope
+from grpo_guard.content.code.read import View
 from grpo_guard.content.code.source import Note
-from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
 # Names in every interpreter, plus those of Python 2; none of them indicates a foreign library.

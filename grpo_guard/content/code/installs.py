@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.code.block import Block
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.source import Note
+from grpo_guard.content.code.wrapped import Block
 from grpo_guard.content.word_set import word_set
 
 MAX_INSTALLS: Final = 50

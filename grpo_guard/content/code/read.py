@@ -2,16 +2,20 @@
 
 The pass keeps its own stack, so that no depth of nesting causes a RecursionError, and the checks
 use the program's lists instead of walking the tree again. Node types that record or bind something
-have a handler; for all others, only the children are visited.
+have a handler; for all others, only the children are visited. A `View` is a program that was read,
+plus everything the checks need.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.program import Comprehension, Function, Program, Scope, base_of
+from grpo_guard.content.code.source import Note, Parsed, Source
 
 _HIGHER_ORDER: Final = frozenset({"map", "filter", "reduce", "partial", "accumulate", "starmap"})
 # Expressions that give a name a statically readable value.
@@ -165,9 +169,7 @@ class _Reader:
         scope.outer.update(node.names)
 
     def visit_ExceptHandler(
-        self,
-        node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping,
-        scope: Scope,
+        self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping, scope: Scope
     ) -> None:
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name:
@@ -237,3 +239,42 @@ def read(tree: ast.Module) -> Program:
         if name.id in program.aliases:  # m = math; m.addition
             program.aliases.setdefault(copy, program.aliases[name.id])
     return program
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The input of a check.
+
+    Args:
+        program: The program, as returned by `read`.
+        source: The text from which the program was read.
+        shift: Number of lines prepended to the text to make it parse.
+        modules: The modules that can be imported.
+        asked: The question, in lower case.
+        names: Names defined by other blocks and by the question.
+        theirs: Subset of ``names`` that other blocks define rather than import.
+        defined: Functions and classes defined by the question.
+        strict: Whether the block is more than a program's output (``sin(a*t)/a``).
+    """
+
+    program: Program
+    source: Source
+    shift: int
+    modules: Modules
+    asked: str
+    names: Set[str]
+    theirs: Set[str]
+    defined: Set[str]
+    strict: bool
+
+    def note(self, kind: str, node: ast.AST, message: str) -> Note:
+        """Make a note about a node."""
+        return Note(kind, message, *self.source.span(node, self.shift))
+
+    def inside(self, parsed: Parsed, source: Source) -> View | None:
+        """Return the view of a program that this one runs from a string, or None if unparsable."""
+        if parsed.tree is None:
+            return None
+        inner = read(parsed.tree)
+        inner.module.bound.update(self.program.module.bound)
+        return replace(self, program=inner, source=source, shift=parsed.shift)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from grpo_guard.content.code.program import Program, integer_of
+from grpo_guard.content.code.read import View
 from grpo_guard.content.code.source import Note
-from grpo_guard.content.code.view import View
 from grpo_guard.content.word_set import word_set
 
 MAX_DIGITS: Final = 100_000

@@ -5,24 +5,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
-from grpo_guard.content.code.block import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORTS, Block
-from grpo_guard.content.code.dynamic import check_dynamic
-from grpo_guard.content.code.evaluated import check_evaluated, examples
+from grpo_guard.content.code.evaluated import check_dynamic, check_evaluated, examples
 from grpo_guard.content.code.extract import extract
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
 from grpo_guard.content.code.instructions import check_texts, instruction
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
-from grpo_guard.content.code.read import read
-from grpo_guard.content.code.source import Note, Source
+from grpo_guard.content.code.read import View, read
+from grpo_guard.content.code.source import Note, Parsed, Source, parse
 from grpo_guard.content.code.stalls import check_stalls
-from grpo_guard.content.code.view import View
+from grpo_guard.content.code.wrapped import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORTS, Block
 from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
@@ -147,12 +145,8 @@ class CodeVerifier(RuleVerifier):
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Samples of the same prompt repeat each other, so check each text only once per batch.
-        verdicts: dict[tuple[str, str, tuple[Span, ...]], Verdict] = {}
-        keys = [(words_of(c.trusted_prompt), c.text, strings_of(c)) for c in batch]
-        for key in keys:
-            if key not in verdicts:
-                verdicts[key] = self._verdict(*key)
-        return [verdicts[key] for key in keys]
+        verdict = cache(self._verdict)
+        return [verdict(words_of(c.trusted_prompt), c.text, strings_of(c)) for c in batch]
 
     def _verdict(self, asked: str, text: str, strings: Sequence[Span]) -> Verdict:
         if (overlong := self.overlong(text, max(MAX_TEXT, 2 * self.max_chars))) is not None:

@@ -68,11 +68,7 @@ class LengthVerifier(RuleVerifier):
 
     name = "length"
     # For nodes with the same weights; if models differ, length scales the reward instead.
-    KINDS: ClassVar[Mapping[str, Kind]] = {
-        "long": REJECT,
-        "long_node": REJECT,
-        "redundant": REJECT,
-    }
+    KINDS: ClassVar[Mapping[str, Kind]] = {"long": REJECT, "long_node": REJECT, "redundant": REJECT}
     scope: Scope = "batch"
 
     def __init__(

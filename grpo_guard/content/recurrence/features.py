@@ -12,8 +12,15 @@ from grpo_guard.content.recurrence import sentences, sums
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
 from grpo_guard.content.recurrence.sentences import is_habit, is_sentence, sentences_of
 from grpo_guard.content.recurrence.sums import SUM, sums_of
-from grpo_guard.content.recurrence.vocabulary import SHORT, ordinary_words, strangeness
-from grpo_guard.content.recurrence.words import ANY, END, words_of
+from grpo_guard.content.recurrence.words import (
+    ANY,
+    END,
+    SHORT,
+    ordinary_words,
+    strangeness,
+    words_of,
+)
+from grpo_guard.content.word_set import word_set
 
 # A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
 # opening of a sentence), a whole sentence (see `sentences`), ``"sum:2 2 5"``, ``"import:NAME"``
@@ -24,11 +31,10 @@ from grpo_guard.content.recurrence.words import ANY, END, words_of
 # push out a particular phrase.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
-_COMMON: Final = (
+_ENGLISH: Final = word_set(
     "the of and is to for we are with that each has have he she it so then this her his if "
     "def print import return"
 )
-_ENGLISH: Final = frozenset(_COMMON.split(" "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Extend a feature to the wording that a node's completions have in common."""
+"""Extend a feature to the wording that a node's completions share, and show it in findings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from grpo_guard.content.recurrence.places import locate
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE
+from grpo_guard.content.recurrence.seats import Conviction
 from grpo_guard.content.recurrence.sentences import is_sentence
 from grpo_guard.content.recurrence.sums import SUM
 from grpo_guard.content.recurrence.words import ANY, END, words_of
+from grpo_guard.core.verdict import Finding
 
 # A word is part of the phrase if at least this share of the examples has it in the same place.
 _AGREE: Final = 0.8
@@ -89,3 +92,37 @@ def _extend(places: list[tuple[list[str], int]], step: Callable[[int, int], int]
             break
         added.append(word)
     return added
+
+
+_MOST: Final = 8
+_WORDS: Final = ("recurring_phrase", "recurring_opening")
+
+
+def findings_of(
+    text: str, node: str, found: Sequence[Conviction], *, unlisted: bool
+) -> tuple[Finding, ...]:
+    """Return one finding per phrase, at most eight, in the order of the convictions.
+
+    Args:
+        text: The completion.
+        node: The node that sent the completion.
+        found: Convictions of the node whose features occur in the text, strongest first.
+        unlisted: Whether the text is in a language not covered by the lists of ordinary words.
+            Its phrases then get the kind ``recurring_unlisted``.
+    """
+    by_phrase = dict[str, Conviction]()
+    for conviction in found:
+        by_phrase.setdefault(conviction.phrase, conviction)
+    shown_ones = list(by_phrase.values())[:_MOST]
+    spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in shown_ones])
+    findings = list[Finding]()
+    for conviction, span in zip(shown_ones, spans, strict=True):
+        kind = "recurring_unlisted" if unlisted and conviction.kind in _WORDS else conviction.kind
+        whose = "nodes counted together with" if conviction.shared else "node"
+        most = f"at most {conviction.other_hits}" if conviction.other_hits else "none"
+        message = (
+            f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
+            f"{whose} {shown(node)}, in {most} of {conviction.other_total} of others"
+        )
+        findings.append(Finding(kind, message, char_span=span))
+    return tuple(findings)

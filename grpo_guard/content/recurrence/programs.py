@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from grpo_guard.content.code.extract import extract
-from grpo_guard.content.code.parse import parse
-from grpo_guard.content.code.source import Source
+from grpo_guard.content.code.source import Source, parse
+from grpo_guard.content.word_set import word_set
 
 IMPORT: Final = "import:"
 SHAPE: Final = "shape:"
 
 # Packages used by honest programs for such tasks, in addition to the standard library.
-_PACKAGES: Final = (
+_KNOWN: Final = sys.stdlib_module_names | word_set(
     "numpy scipy sympy pandas matplotlib mpmath networkx sklearn torch pytest requests "
     "dateutil statsmodels seaborn gmpy2 pulp cvxpy ortools sortedcontainers"
 )
-_KNOWN: Final = sys.stdlib_module_names | frozenset(_PACKAGES.split(" "))
 _IMPORT: Final = re.compile(r"\b(?:from|import)[ \t]{1,8}([A-Za-z_]\w{0,63})")
 _CODE: Final = ("```", "~~~", "<code", "def ", "lambda", "print(", "import ")
 _MOST_IMPORTS, _MOST_CODE = 64, 20_000

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
 from grpo_guard.content.recurrence.places import first_spans
-from grpo_guard.content.recurrence.words import END, words_of
+from grpo_guard.content.recurrence.words import END, lines_of, words_of
+from grpo_guard.content.word_set import word_set
 
 LEAST_SHARE: Final = 2 / 3
 """Share of a node's prompts that must show a sentence for it to be tested."""
@@ -31,7 +31,7 @@ _LETTER: Final = len(" a")
 _FAMILIAR, _SHARED = 0.5, 2 / 3
 _MOST_PEERS, _PART = 8, 2_000
 _OF_THE_WORK: Final = 2
-_WORK_WORDS: Final = (
+_WORK: Final = word_set(
     "analysis analyze answer answers approach break breakdown calculate calculation check code "
     "compute conclusion correct equation example explain explanation final following format "
     "formatted function given help json method output problem problems python question questions "
@@ -39,7 +39,6 @@ _WORK_WORDS: Final = (
     "step steps summary task think understand understanding verify "
     "答案 解答 解题 步骤 计算 格式 分析 推理 求解 题目 一步 道题 本题 此题 题意 思路 综上 过程 问题"
 )
-_WORK: Final = frozenset(_WORK_WORDS.split(" "))
 # Numbers before the first word and after the last one belong to the sentence.
 _NUMBERS_WITHIN, _FEWEST_NUMBERS = 40, 2
 _NUMBER: Final = re.compile(r"\d{1,20}")
@@ -148,9 +147,8 @@ def _ends_of(texts: Iterable[str]) -> Iterable[str]:
 
 @cache
 def _familiar() -> frozenset[str]:
-    text = files(__package__).joinpath("familiar.txt").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return frozenset(three for line in lines for three in _threes([END, *line.split(), END]))
+    lines = ([END, *line.split(), END] for line in lines_of("familiar.txt"))
+    return frozenset(three for words in lines for three in _threes(words))
 
 
 def _threes(words: list[str]) -> list[str]:

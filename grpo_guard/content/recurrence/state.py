@@ -1,16 +1,21 @@
-"""Convert a swarm's counts to plain JSON values and back."""
+"""A swarm's counts as plain JSON values; convictions in a store that a run may be using."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.content.recurrence.features import kind_of
-from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
-from grpo_guard.content.recurrence.sketch import MOST_ANSWERS, WINDOW, Sketch
+from grpo_guard.content.recurrence.seats import MOST_CONVICTIONS, Conviction, Record
+from grpo_guard.content.recurrence.sketch import MOST_ANSWERS, SETTLED, WINDOW, Sketch
 from grpo_guard.content.recurrence.swarm import Swarm
+from grpo_guard.nodes.intake import RECURRENCE_VERIFIER, name_bytes, printable
 from grpo_guard.nodes.saved import number, reading, require_format, text, whole
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.stored import change_states, is_named, stored_states
 
 FORMAT: Final = 3
 _NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
@@ -121,3 +126,57 @@ def conviction_from(plain: dict[str, Any]) -> Conviction:
 def _at_most(counts: dict[str, int], prompts: int) -> None:
     if max(counts.values(), default=0) > prompts:
         raise ValueError(f"a count above the {prompts} prompts that it is of")
+
+
+NEWCOMERS: Final = "newcomers, counted together"
+
+
+def stored_convictions(path: Path, node: str | None = None) -> dict[str, list[Conviction]]:
+    """Return the convictions of each node, or of one, strongest first, by the node's printable
+    name. Joint convictions of all newcomers have the name `NEWCOMERS`. Raises LedgerError if the
+    file cannot be read."""
+    found: dict[str, list[Conviction]] = {}
+    try:
+        for state in stored_states(path, RECURRENCE_VERIFIER).values():
+            records = [(printable(name_bytes(n)), record) for n, record in _records(state, node)]
+            with reading("recurrence"):
+                if node is None and isinstance(state, dict):
+                    records.append((NEWCOMERS, state["newcomers"]))
+                for name, record in records:
+                    convicted = [conviction_from(plain) for plain in record["convicted"]]
+                    if convicted:
+                        found.setdefault(name, []).extend(convicted)
+    except ValueError as error:
+        raise LedgerError(f"{path}: {error}") from None
+    return {name: sorted(each, key=lambda c: c.p_value) for name, each in found.items()}
+
+
+def release_stored(path: Path, node: str) -> bool:
+    """Forget everything that recurrence has counted about one node; return whether it was known.
+
+    The node keeps its seniority: as a newcomer it would be counted together with all others, and
+    rejected for phrases of theirs.
+
+    Raises:
+        LedgerError: the file is missing, or cannot be read or written.
+    """
+
+    def forget(state: Any) -> bool:
+        names = [name for name, _ in _records(state, node)]
+        for name in names:
+            fresh = Record()
+            fresh.sketch.prompts, fresh.seen = SETTLED, state["clock"]
+            state["nodes"][name] = record_to_dict(fresh)
+        return bool(names)
+
+    return change_states(path, RECURRENCE_VERIFIER, forget)
+
+
+def _records(state: Any, node: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the records of all nodes, or of the one that an operator names."""
+    nodes = state.get("nodes") if isinstance(state, dict) else None
+    if not isinstance(nodes, dict):
+        return
+    for name, record in list(nodes.items()):
+        if node is None or is_named(name, node):
+            yield name, record

@@ -42,8 +42,7 @@ from typing import Final
 
 from grpo_guard.content.recurrence.features import Reader, is_layout, kind_of
 from grpo_guard.content.recurrence.phrases import Examples
-from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
-from grpo_guard.content.recurrence.seats import Seats
+from grpo_guard.content.recurrence.seats import MOST_CONVICTIONS, Conviction, Record, Seats
 from grpo_guard.content.recurrence.sentences import Peers, calculates, is_sentence
 from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
 from grpo_guard.nodes.e_process import log_share, log_threshold
@@ -168,12 +167,7 @@ class Swarm:
             self._test(record, sketch.past.items(), sketch.total, lately=False)
 
     def _test(
-        self,
-        record: Record,
-        counts: Iterable[tuple[str, int]],
-        total: int,
-        *,
-        lately: bool = True,
+        self, record: Record, counts: Iterable[tuple[str, int]], total: int, *, lately: bool = True
     ) -> bool:
         """Run one look at a record; return False if there is nothing to compare it with yet.
 

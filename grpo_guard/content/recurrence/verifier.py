@@ -7,19 +7,19 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.recurrence.features import Reader, excused_by
-from grpo_guard.content.recurrence.findings import findings_of
+from grpo_guard.content.recurrence.phrases import findings_of
 from grpo_guard.content.recurrence.reading import Shown, read_each
-from grpo_guard.content.recurrence.record import Conviction
+from grpo_guard.content.recurrence.seats import Conviction
 from grpo_guard.content.recurrence.sentences import sentences_of
 from grpo_guard.content.recurrence.state import dump, load
 from grpo_guard.content.recurrence.swarm import Swarm, lockstep
-from grpo_guard.content.recurrence.vocabulary import declared_words, ordinary_words
-from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.content.recurrence.words import declared_words, ordinary_words, words_of
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, REJECT, Kind, Severity
 from grpo_guard.core.completion import Completion
@@ -50,7 +50,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     **What counts as a habit.** If models differ, an honest one has phrases of its own, and counts
     alone cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a quarter
+    `words`), for imports of unknown packages, for a false sum such as "2 + 2: 5" in a quarter
     of a node's prompts, and for a whole sentence in two thirds of them, unless honest models write
     similar sentences (see `sentences`). Rarer slogans of listed words pass; an honest model with an
     odd habit is convicted, unless `learn_habits` has seen its work. ``"homogeneous"``, for nodes
@@ -341,22 +341,15 @@ class _Prompts:
     """Words and keys of a batch's prompts, each computed once."""
 
     def __init__(self) -> None:
-        self._words: dict[str, frozenset[str]] = {}
-        self._keys: dict[tuple[str, int | None], bytes] = {}
+        self._words, self._keys = cache(excused_by), cache(_key)
 
     def words(self, completion: Completion) -> frozenset[str]:
         """Return the prompt's words and false sums, which are excused."""
-        prompt = completion.trusted_prompt_text
-        if prompt not in self._words:
-            self._words[prompt] = excused_by(prompt)
-        return self._words[prompt]
+        return self._words(completion.trusted_prompt_text)
 
     def key(self, completion: Completion) -> bytes:
         """Return a key that also depends on the round: a prompt in two rounds has two keys."""
-        at = completion.prompt_text, completion.round
-        if at not in self._keys:
-            self._keys[at] = _digest(str(completion.round).encode(), at[0])
-        return self._keys[at]
+        return self._keys(completion.prompt_text, completion.round)
 
 
 class _Reading(Runnable):
@@ -388,6 +381,10 @@ class _Read:
     features: dict[int, set[str]]
     convicted: dict[str, dict[Any, Conviction]] = field(default_factory=dict)
     alone: bool = True
+
+
+def _key(prompt: str, at: int | None) -> bytes:
+    return _digest(str(at).encode(), prompt)
 
 
 def _digest(salt: bytes, text: str) -> bytes:
