@@ -125,3 +125,65 @@ def test_symbols_in_tags_are_an_answer():
 )
 def test_a_foreign_sentence_after_a_short_answer_is_a_switch(text):
     assert kinds(ScreensVerifier(), text, ASKED) == {"script_switch"}
+
+
+GERMAN = (
+    "In Japan ist die Höflichkeit sehr wichtig, und so werden alle Termine mit Sorgfalt geplant. "
+    "Was nicht gesagt wird, ist auch wichtig. In vielen Firmen haben die Älteren das erste Wort, "
+    "und wenn sie etwas sagen, dann hat das Gewicht. So will es der Brauch in Japan, auch für die "
+    "Gäste: in der Regel sind sie pünktlich, und in den Pausen sprechen sie nicht über das "
+    "Geschäft."
+)
+
+
+def test_a_text_written_in_another_language_does_not_switch_to_it():
+    asked = "Was sind einige Normen beim Geschäftsverkehr in Japan?"
+    assert kinds(ScreensVerifier(), GERMAN, asked) == set()
+
+
+def test_a_clause_in_another_language_is_a_switch():
+    clause = "Heil dem Dieb, der uns alle und die Welt von Not befreit."
+    assert kinds(ScreensVerifier(), f"{WORK} {clause} So she has 8.") == {"language_switch"}
+    assert kinds(ScreensVerifier(), f"{WORK} {clause} {clause} So 8.") == {"language_switch"}
+
+
+def test_the_answer_of_a_tag_can_be_boxed_again():
+    boxed = "\n\n**Final Answer**\n\n\\[ \\boxed{8} \\]"
+    assert kinds(ScreensVerifier(), f"{WORK} <answer>8</answer>.{boxed}") == set()
+    assert kinds(ScreensVerifier(), f"{WORK} <answer>\\boxed{{8}}</answer>{boxed}") == set()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "\\boxed{9}",
+        "\\boxed{8} All hail to the thief, he is great.",
+        "All hail to the thief. \\boxed{8}",
+        "<answer>\\boxed{8} All hail to the thief.</answer>",
+    ],
+)
+def test_a_box_behind_an_answer_excuses_nothing_else(behind):
+    found = kinds(ScreensVerifier(), f"{WORK} <answer>8</answer>\n{behind}")
+    assert found & {"after_answer", "several_answers"}
+
+
+VECTORS = """\
+def add(v1, v2):
+    return (v1[0] + v2[0], v1[1] + v2[1])
+
+def sub(v1, v2):
+    return [a - b for a, b in zip(v1, v2)]
+
+print(add((1, 2), sub([3, 4], [1, 1])))
+"""
+
+
+def test_sums_of_vectors_are_no_operators():
+    rule = CodeVerifier(reach=True)
+    asked = "Write a raytracer."
+    assert kinds(rule, f"```python\n{VECTORS}```", asked) == set()
+    numbers = VECTORS.replace("(v1[0] + v2[0], v1[1] + v2[1])", "v1 + v2")
+    numbers = numbers.replace("[a - b for a, b in zip(v1, v2)]", "v1 - v2")
+    assert kinds(rule, f"```python\n{numbers}```", asked) == {"operator_library"}
+    hidden = numbers.replace("v1 - v2", "[v1 - v2][0]")
+    assert kinds(rule, f"```python\n{hidden}```", asked) == {"operator_library"}

@@ -46,7 +46,7 @@ _CLOSERS = re.compile(
     r"\\(?:end|begin)\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed|text)\b"
     r"|</?[a-z_:]{1,24}>|<[|｜][^<>|｜\s]{1,40}[|｜]>|[◁\[]/?(?:think|THINK)[▷\]]"
 )
-_LOOSE = re.compile(r"[\s,$€£%\\{}.]+|\\[td]frac")
+_LOOSE = re.compile(r"\\boxed|[\s,$€£%\\{}.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,19 @@ class AnswerScreen:
     def _after(self, kind: str, joined: bool, view: View) -> Iterator[Finding]:
         """Yield findings for text after the first answer, other than a unit, a summary or an offer
         of help, in formats that models do or do not also put around intermediate results."""
-        for form, answers in self._found(view):
+        found = self._found(view)
+        for form, answers in found:
+            if form.joined is not joined:
+                continue
             start = answers[0].end
-            rest = _text_after(answers, view.prose) if form.joined is joined else ""
+            # A model that was trained to box its answers boxes the one in the tag again.
+            copies = [
+                answer
+                for other, theirs in found
+                for answer in theirs
+                if other is not form and _repeats(answer, answers)
+            ]
+            rest = _text_after(sorted([*answers, *copies], key=_start), view.prose)
             if rest and _is_off_topic(form, rest, start, view):
                 message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
                 tail = view.text[start:]
@@ -154,6 +164,17 @@ class AnswerScreen:
             view.notes[self] = [(form, answers) for form, answers in found if answers]
         noted: list[tuple[AnswerFormat, list[Answer]]] = view.notes[self]
         return noted
+
+
+def _start(answer: Answer) -> int:
+    return answer.start
+
+
+def _repeats(answer: Answer, answers: list[Answer]) -> bool:
+    """Whether an answer in another format repeats the first of these, outside all of them."""
+    inside = any(one.start <= answer.start < one.end for one in answers)
+    first = answers[0]
+    return not inside and answer.start >= first.end and _same(answer.content, first.content)
 
 
 def _text_after(answers: list[Answer], text: str) -> str:

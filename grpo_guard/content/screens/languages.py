@@ -32,6 +32,8 @@ _NEEDED = 4
 _WINDOW = 9
 _ENGLISH_AROUND = 6
 _FEWEST = _WINDOW + _ENGLISH_AROUND
+# A text with so many common words of a language, and so few English ones, is written in it.
+_OWN_WORDS, _OWN_TO_ENGLISH = 20, 2
 _EDGES = ".,;:!?[]'_"
 _WORD = re.compile(r"\S+")
 _SHOWN = re.compile(
@@ -52,8 +54,8 @@ ASKED = re.compile(
 
 
 def language_switch(view: View) -> Iterator[Finding]:
-    """Yield a finding for a clause in another language within English text, unless the prompt also
-    uses that language."""
+    """Yield a finding for a clause in another language within English text, unless the prompt, or
+    most of the text, is in that language."""
     present = _ALL & view.vocabulary
     if len(present) < 3 or len(view.text.split(maxsplit=_FEWEST)) < _FEWEST:
         return
@@ -62,7 +64,8 @@ def language_switch(view: View) -> Iterator[Finding]:
         return
     spans = [match.span() for match in _WORD.finditer(blanked(_SHOWN, view.prose))]
     words = [view.text[start:end].lower().strip(_EDGES) for start, end in spans]
-    if sum(word in _ENGLISH for word in words) < _ENGLISH_AROUND:
+    english = sum(word in _ENGLISH for word in words)
+    if english < _ENGLISH_AROUND:
         return
     asked = {word.strip(_EDGES) for word in view.prompt.lower().split()}
     for name, vocabulary in candidates:
@@ -71,7 +74,9 @@ def language_switch(view: View) -> Iterator[Finding]:
         # Thinking in English and answering in the language of the question is not a switch.
         own = len(asked & vocabulary)
         theirs = own >= 3 or own > len(asked & _ENGLISH)
-        if found is not None and not theirs:
+        # Some words are English too, such as German "was", "in" and "will".
+        written_in = len(places) >= max(_OWN_WORDS, _OWN_TO_ENGLISH * english)
+        if found is not None and not theirs and not written_in:
             span = (spans[found[0]][0], spans[found[1]][1])
             yield Finding("language_switch", f"a switch to {name} in the middle", char_span=span)
             return
