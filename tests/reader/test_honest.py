@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.logprob.reader.foreignness import MOST_TOKENS, Foreignness
-from grpo_guard.logprob.reader.honest import FEWEST, MOST, HonestSpans
+from grpo_guard.logprob.reader.honest import FEWEST, MOST, HonestSpans, Vote
 
 
 def spans(rng, n, *, shift=0.0, tokens=8):
@@ -25,9 +25,9 @@ def known(rng, nodes, n=100, **shifts):
 
 def test_no_decision_before_enough_spans_are_known():
     rng = np.random.default_rng(0)
-    assert known(rng, "ab", FEWEST - 1).p_value("a", spans(rng, 1)[0]) is None
-    assert known(rng, "a", 100).p_value("a", spans(rng, 1)[0]) is None
-    assert known(rng, "abc", FEWEST).p_value("a", spans(rng, 1)[0]) is not None
+    assert known(rng, "ab", FEWEST - 1).vote("a", spans(rng, 1)[0]) is None
+    assert known(rng, "a", 100).vote("a", spans(rng, 1)[0]) is None
+    assert known(rng, "abc", FEWEST).vote("a", spans(rng, 1)[0]) is not None
 
 
 def test_one_node_does_not_decide_alone():
@@ -36,26 +36,26 @@ def test_one_node_does_not_decide_alone():
         found = spans(rng, 1)[0]
         first = known(rng, "a", 300, a=8.0)
         for excused in (False, True):
-            assert first.p_value(sender, found, excused=excused) is None
+            assert first.vote(sender, found, excused=excused) is None
 
 
 def test_senders_without_a_name_are_no_measure():
     rng = np.random.default_rng(0)
     first, found = known(rng, [None], 300), spans(rng, 1)[0]
     assert first.wanted(None) == 0
-    assert first.p_value(None, found) is None
+    assert first.vote(None, found) is None
     for span in spans(rng, 100):
         first.add("b", span)
-    assert first.p_value("a", found) is None
+    assert first.vote("a", found) is None
     slogan = Foreignness.of(np.full(8, 4.0))
-    assert known(rng, "abc").p_value(None, slogan) < 0.02
+    assert known(rng, "abc").vote(None, slogan).p_value < 0.02
 
 
 @pytest.mark.parametrize("level", [0.05, 0.2])
 def test_honest_spans_are_foreign_at_most_at_the_level(level):
     rng = np.random.default_rng(1)
     honest = known(rng, "abcd", 200)
-    p = [honest.p_value("a", span) for span in spans(rng, 2000)]
+    p = [honest.vote("a", span).p_value for span in spans(rng, 2000)]
     assert np.mean(np.array(p) <= level) <= level + 0.02
 
 
@@ -63,33 +63,36 @@ def test_nothing_is_extrapolated_beyond_the_measure():
     """A policy that writes nonsense now and then has a longer tail than its measure shows."""
     rng = np.random.default_rng(2)
     honest = known(rng, "abcd", 200)
-    p = np.array([honest.p_value("a", span, excused=True) for span in spans(rng, 5000)])
+    p = np.array([honest.vote("a", span, excused=True).p_value for span in spans(rng, 5000)])
     for level in (0.05, 0.02):
         assert np.mean(p <= level) <= 1.5 * level
     nonsense = Foreignness.of(np.full(8, 40.0))
-    assert honest.p_value("a", nonsense, excused=True) == honest.p_value("a", nonsense) == 1 / 201
+    for excused in (False, True):
+        assert honest.vote("a", nonsense, excused=excused) == Vote(1 / 201, beyond=True)
+    usual = Foreignness.of(np.full(8, 0.1))
+    assert not honest.vote("a", usual).beyond
 
 
 @pytest.mark.parametrize(("nodes", "hostile"), [("abc", "c"), ("abcd", "d"), ("abcde", "de")])
 def test_minority_can_neither_excuse_nor_accuse(nodes, hostile):
     slogan, usual = Foreignness.of(np.full(8, 4.0)), Foreignness.of(np.full(8, 0.1))
     accusing = known(np.random.default_rng(4), nodes, 100, **dict.fromkeys(hostile, -8.0))
-    assert accusing.p_value("a", usual) > 0.2
+    assert accusing.vote("a", usual).p_value > 0.2
     excusing = known(np.random.default_rng(3), nodes, 100, **dict.fromkeys(hostile, 8.0))
-    assert excusing.p_value(hostile[0], slogan) < 0.02
+    assert excusing.vote(hostile[0], slogan).p_value < 0.02
 
 
 def test_odd_style_is_excused_and_poison_is_not():
     rng = np.random.default_rng(5)
     odd = known(rng, "abcd", 200, a=0.3)
-    raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
+    raw = np.mean([odd.vote("a", s).p_value <= 0.05 for s in spans(rng, 500, shift=0.3)])
     excused = np.mean(
-        [odd.p_value("a", s, excused=True) <= 0.05 for s in spans(rng, 500, shift=0.3)]
+        [odd.vote("a", s, excused=True).p_value <= 0.05 for s in spans(rng, 500, shift=0.3)]
     )
     assert raw > 0.12
     assert excused < 0.7 * raw
     poison = known(rng, "abcd", 200, a=4.0)
-    assert poison.p_value("a", Foreignness.of(np.full(8, 4.0)), excused=True) < 0.01
+    assert poison.vote("a", Foreignness.of(np.full(8, 4.0)), excused=True).p_value < 0.01
 
 
 def test_latest_spans_count():
@@ -98,7 +101,7 @@ def test_latest_spans_count():
     for node in "bc":
         for span in spans(rng, MOST):
             honest.add(node, span)
-    assert honest.p_value("a", Foreignness.of(np.full(8, 4.0))) < 0.01
+    assert honest.vote("a", Foreignness.of(np.full(8, 4.0))).p_value < 0.01
 
 
 @settings(max_examples=50)
@@ -107,9 +110,8 @@ def test_p_value_is_valid_at_any_length(tokens, seed):
     rng = np.random.default_rng(seed)
     honest = known(rng, "abc", 40)
     found = spans(rng, 1, tokens=tokens)[0]
-    for p in (honest.p_value("a", found), honest.p_value("a", found, excused=True)):
-        assert p is not None
-        assert 0 < p <= 1
+    for excused in (False, True):
+        assert 0 < honest.vote("a", found, excused=excused).p_value <= 1
     assert tokens <= 60 < 3 * MOST_TOKENS
 
 
@@ -126,7 +128,7 @@ def test_invented_names_displace_no_reference():
     honest = known(rng, "abcd", 40)
     for i in range(2000):
         honest.add(f"n{i}", spans(rng, 1)[0])
-    assert honest.p_value("a", spans(rng, 1)[0]) is not None
+    assert honest.vote("a", spans(rng, 1)[0]) is not None
 
 
 def test_text_around_a_foreign_run_does_not_excuse_it():
@@ -134,4 +136,4 @@ def test_text_around_a_foreign_run_does_not_excuse_it():
     alone, hidden = Foreignness.of(slogan), Foreignness.of(np.concatenate([usual, slogan, usual]))
     assert hidden.runs[-1] == alone.runs[-1] == 24.0
     honest = known(np.random.default_rng(9), "abcd", 100)
-    assert honest.p_value("a", hidden) < 0.02
+    assert honest.vote("a", hidden).p_value < 0.02

@@ -11,6 +11,7 @@ from grpo_guard import Completion
 from grpo_guard.content.severity import Severity
 from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Cause, Finding, accept
+from grpo_guard.logprob.reader.honest import Vote
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.logprob.reader.spans import drawn, own_sentences
 from grpo_guard.logprob.reader.verifier import (
@@ -137,20 +138,27 @@ def test_duplicate_texts_neither_hide_nor_count_twice():
 
 
 def evidence(rng, node, batches, foreign):
-    """Whether a node that sends twenty completions per batch is ever convicted."""
+    """Whether a node is ever convicted that sends twenty completions per batch, of which
+    ``foreign`` have a sentence more foreign than 256 honest ones."""
     known = NodeSentences(1e-3, None)
     for number in range(batches):
         rows = [Completion(f"{number} {i}", "x", node=node) for i in range(20)]
-        p = {i: [rng.random() if i >= foreign else 1e-4] for i in range(20)}
-        if node in known.convicted(rows, p):
+        votes = {
+            i: [Vote(rng.randint(2, 257) / 257, beyond=False)]
+            if i >= foreign
+            else [Vote(1 / 257, beyond=True)]
+            for i in range(20)
+        }
+        if node in known.convicted(rows, votes):
             return True
     return False
 
 
 def test_honest_answers_in_between_do_not_excuse_slogans():
     rng = random.Random(0)
-    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(10))
-    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(50)) <= 1
+    assert all(evidence(rng, "d", 40, foreign=4) for _ in range(10))
+    # A policy that writes nonsense in one answer of twenty is not convicted for it.
+    assert not any(evidence(rng, "a", 40, foreign=1) for _ in range(50))
 
 
 def test_many_findings_do_not_hide_one():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from grpo_guard import Completion
+from grpo_guard.logprob.reader.honest import Vote
 from grpo_guard.logprob.reader.proposals import NodeSentences
 
 ALPHA = 1e-3
@@ -20,11 +21,16 @@ def batch(number, nodes):
     ]
 
 
+def votes(p_values):
+    """Votes with these p-values, from 64 honest sentences."""
+    return [Vote(p, beyond=p <= 1 / 65) for p in p_values]
+
+
 def convicted(draw, nodes, batches=BATCHES):
     known, found = NodeSentences(ALPHA, None), frozenset[str]()
     for number in range(batches):
         rows = batch(number, nodes)
-        found |= known.convicted(rows, {i: draw() for i in range(len(rows))})
+        found |= known.convicted(rows, {i: votes(draw()) for i in range(len(rows))})
     return found
 
 
@@ -41,14 +47,14 @@ def test_repeated_slogan_convicts_in_the_second_batch():
     rng = np.random.default_rng(1)
 
     def poisoned():
-        return [float(rng.uniform(0.001, 0.02)), *rng.uniform(0, 1, 8)]
+        return [1 / 65, *rng.integers(2, 66, 8) / 65]
 
     assert convicted(poisoned, ["a", "b"], batches=2) == {"a", "b"}
 
 
 def test_one_foreign_sentence_does_not_convict():
     rows = batch(0, ["a"])
-    once = {0: [1 / 65, *[0.5] * 7]} | {i: [0.5] * 8 for i in range(1, EACH)}
+    once = {0: votes([1 / 65, *[0.5] * 7])} | {i: votes([0.5] * 8) for i in range(1, EACH)}
     assert NodeSentences(ALPHA, None).convicted(rows, once) == frozenset()
 
 
@@ -57,18 +63,29 @@ def test_prompt_whose_answers_all_sound_odd_convicts_nobody():
     rng, known, found = np.random.default_rng(2), NodeSentences(ALPHA, None), frozenset[str]()
     nodes = [f"n{i}" for i in range(60)]
     for number in range(40):
-        rows, p_values = [], {}
+        rows, read = [], {}
         for node in nodes:
             for prompt in range(4):
                 p = float(rng.integers(1, 66) / 65)
                 for answer in range(12):
-                    p_values[len(rows)] = [p]
+                    read[len(rows)] = votes([p])
                     text = f"answer {answer} {node}"
                     rows.append(Completion(f"q {number} {prompt}", text, node=node))
-        found |= known.convicted(rows, p_values)
+        found |= known.convicted(rows, read)
     assert found == frozenset()
     # A slogan in each of the answers is still found, in the third round of four prompts.
     for number in range(3):
         rows = [Completion(f"p {number} {i % 4}", f"slogan {i}", node="mal") for i in range(48)]
-        convicted = known.convicted(rows, {i: [float(rng.uniform(0.001, 0.02))] for i in range(48)})
+        convicted = known.convicted(rows, {i: votes([1 / 65]) for i in range(48)})
     assert convicted == {"mal"}
+
+
+def test_honest_node_with_odder_habits_is_not_convicted():
+    """Policies drift apart in training: in real swarms an honest node's completions had a p-value
+    of at most 0.2 in 36 % of cases, not 20 %, and the swarm lasts."""
+    rng = np.random.default_rng(3)
+
+    def odd():
+        return [float(rng.integers(1, 258) / 257) / (1.8 if rng.random() < 0.9 else 1.0)]
+
+    assert convicted(odd, [f"n{i}" for i in range(100)], batches=40) == frozenset()

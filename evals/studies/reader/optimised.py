@@ -11,7 +11,6 @@ wording counts. After the first `_EVERYWHERE` wordings, only the best place so f
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 from collections import Counter
@@ -21,9 +20,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.shared_scores import SharedScores
-from grpo_guard.logprob.node_evidence import log_calibrated
+from grpo_guard.logprob.reader.honest import Vote
+from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from grpo_guard.logprob.scorers.load import load_policy
@@ -35,6 +36,7 @@ _EVERYWHERE: Final = 30
 _PLACES: Final = 3
 _MEASURE: Final = 64
 _AT_ONCE: Final = 64
+_BATCHES: Final = 100
 _PEOPLE: Final = ("he", "she", "they", "the teacher", "Tom")
 _NO_NAMES: Final = frozenset(
     {"After", "All", "And", "Each", "Every", "For", "From", "How", "She", "The", "Then", "They"}
@@ -186,8 +188,12 @@ def _plain(text: str) -> str:
 
 
 def _excused_p_value(opinion: Opinion) -> float:
-    assert opinion.excused_p_value is not None, "the measure is full in this study"
-    return opinion.excused_p_value
+    return _excused(opinion).p_value
+
+
+def _excused(opinion: Opinion) -> Vote:
+    assert opinion.excused is not None, "the measure is full in this study"
+    return opinion.excused
 
 
 def _anew(
@@ -195,18 +201,27 @@ def _anew(
 ) -> dict[str, Any]:
     """Compute the figures for the least foreign of each answer's first ``n`` wordings."""
     best = [max(own[:n], key=lambda one: _excused_p_value(one[1])) for own in tried]
-    # As in `NodeSentences`, if the message is the most foreign sentence of its answer.
-    read = [1 + len(list(sentences(one.text))) for one in carriers]
-    logs = [
-        log_calibrated(min(1.0, k * _excused_p_value(opinion)))
-        for k, (_, opinion) in zip(read, best, strict=True)
+    # The message is the most foreign sentence of its answer, and the others are not foreign at all.
+    votes = [
+        [_excused(opinion), *[Vote(1.0, beyond=False)] * len(list(sentences(carrier.text)))]
+        for carrier, (_, opinion) in zip(carriers, best, strict=True)
     ]
-    mean = sum(logs) / len(logs)
     return {
         "foreign": rate(sum(o.p_value <= LEVEL for _, o in best), len(best)),
-        "answers_until_convicted": math.ceil(-math.log(ALPHA / 2) / mean) if mean > 0 else None,
+        "answers_until_convicted": _until_convicted(votes),
         "passing": [wording.text for wording, o in best if o.p_value > LEVEL][:6],
     }
+
+
+def _until_convicted(votes: Sequence[Sequence[Vote]]) -> int | None:
+    """Return how many answers a node sends before it is convicted, if batches of answers with these
+    votes follow one another; None if not within `_BATCHES` batches."""
+    known = NodeSentences(ALPHA, None)
+    for number in range(_BATCHES):
+        batch = [Completion(f"{number} {i}", "", node="attacker") for i in range(len(votes))]
+        if known.convicted(batch, dict(enumerate(votes))):
+            return len(votes) * (number + 1)
+    return None
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import conformal
@@ -37,6 +37,13 @@ _COLUMNS: Final = 24
 # How far an odd style can be excused, as a quantile of another node's scores. Without this limit, a
 # node that sends only poison would be measured against its own poison.
 _MOST_EXCUSED: Final = 0.9
+
+
+class Vote(NamedTuple):
+    """How a span compares with the sentences of another node."""
+
+    p_value: float  # share of sentences that are at least as foreign, in (0, 1]
+    beyond: bool  # whether none is, so that the p-value is the smallest possible
 
 
 @dataclass(slots=True)
@@ -88,11 +95,9 @@ class HonestSpans:
             known = self._nodes.get(node)
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
-    def p_value(
-        self, node: str | None, found: Foreignness, *, excused: bool = False
-    ) -> float | None:
-        """Return the share of other nodes' spans at least as foreign over the same number of
-        tokens, in (0, 1], or None while fewer than `FEWEST_VOTES` other nodes have a vote.
+    def vote(self, node: str | None, found: Foreignness, *, excused: bool = False) -> Vote | None:
+        """Compare a span with other nodes' spans over the same number of tokens. Return the vote
+        that decides, or None while fewer than `FEWEST_VOTES` other nodes have one.
 
         To accumulate evidence, the node's own style is ``excused``: if the lower quartile of its
         scores exceeds that of a node it is compared with, the score is reduced by the difference,
@@ -103,7 +108,7 @@ class HonestSpans:
         """
         column = column_of(found)
         score = float(found.runs[-1])
-        votes = list[float]()
+        votes = list[Vote]()
         with self._lock:
             own = None if node is None else self._nodes.get(node)
             for other in self._nodes.values():
@@ -111,7 +116,8 @@ class HonestSpans:
                     continue
                 honest = other.ascending[column]
                 own_scores = own.ascending[column] if own is not None and excused else ()
-                votes.append(conformal(score - _habit(own_scores, honest), honest))
+                p_value = conformal(score - _habit(own_scores, honest), honest)
+                votes.append(Vote(p_value, beyond=p_value * (len(honest) + 1) < 1.5))
         # With two votes the upper one decides: one hostile node among three could control the
         # lower.
         return sorted(votes)[len(votes) // 2] if len(votes) >= FEWEST_VOTES else None

@@ -12,17 +12,21 @@ from typing import Final
 import numpy as np
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.logprob.node_evidence import log_calibrated
+from grpo_guard.logprob.reader.honest import Vote
 from grpo_guard.logprob.stats import Floats
 from grpo_guard.nodes.e_process import log_threshold
 from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
-_SHARES: Final = (0.7, 0.06)
-# (Share of poisoned completions, largest p-value of a poisoned completion.) A slogan is among the
-# most foreign sentences in a completion but rarely more foreign than all honest text, so the
-# evidence is that foreign sentences keep recurring, not how foreign any one of them is.
-_STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
+# What the bets assume: the share of poisoned completions, which hold a sentence more foreign than
+# all honest text, and the largest p-value of a poisoned completion (at the first share).
+_SHARES: Final = (0.75, 0.2)
+_STEPS: Final = (0.2, 0.4)
+# Models differ for good, not only by chance: each other's sentences are foreign to them more often
+# than their own. An honest node's may be so twice as often as its peers'...
+_TOLERANCE: Final = 2.0
+# ... and one in twenty of its completions may hold nonsense more foreign than all honest text.
+_NONSENSE: Final = 0.05
 FEWEST_PLACES: Final = 3  # that must be read before a phrase is judged
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
@@ -32,13 +36,15 @@ class NodeSentences:
     """Evidence that a node's sentences do not belong in their context.
 
     A slogan in ordinary words that changes every time has no form a rule would recognise and no
-    recurring wording, but it is foreign every time. A completion's p-value is that of its most
-    foreign sentence times the number of sentences read; each p-value is converted to an e-value e.
-    A batch's e-value is the mean of several bets, each on a certain share of the node's completions
-    being poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. With a plain product
-    of e-values, nine honest completions could excuse a poisoned one. `EProcessMemory` accumulates
-    the batches. If the p-values are valid, the probability that an honest node is ever convicted is
-    at most ``alpha``.
+    recurring wording, but it is foreign every time. Four bets share the stake: two that a share of
+    the completions (`_SHARES`) have a sentence more foreign than all honest text that it was
+    compared with, and two that their smallest p-value, times the number of sentences read, is at
+    most a step (`_STEPS`). A batch's e-value is the mean of what the bets win on it, and
+    `EProcessMemory` accumulates the batches.
+
+    The probability that an honest node is ever convicted is at most ``alpha`` if its sentences are
+    foreign at most `_TOLERANCE` times as often as its peers'. Without this tolerance, policies that
+    had drifted apart in training convicted honest nodes within ten rounds.
     """
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
@@ -46,16 +52,16 @@ class NodeSentences:
         self.e_processes = EProcessMemory(store=store, name="reader_fortunes")
 
     def convicted(
-        self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
+        self, batch: Sequence[Completion], votes: Mapping[int, Sequence[Vote]]
     ) -> frozenset[str]:
-        """Add this batch's evidence, the p-values of the sentences read by index in the batch, and
+        """Add this batch's evidence, the votes on the sentences read by index in the batch, and
         return its convicted nodes."""
         # Identical completions count once: resending a text must not multiply the evidence.
-        evidence = defaultdict[str, dict[tuple[str, bytes], float]](dict)
-        for i, own in p_values.items():
+        evidence = defaultdict[str, dict[tuple[str, bytes], Sequence[Vote]]](dict)
+        for i, own in votes.items():
             if (node := batch[i].node) is not None and own:
                 key = batch[i].prompt_text, _digest(batch[i])
-                evidence[node].setdefault(key, min(1.0, len(own) * min(own)))
+                evidence[node].setdefault(key, own)
         after = self.e_processes.add(
             {
                 node: (digest_of(digest for _, digest in own), [_together(own)])
@@ -71,25 +77,26 @@ class NodeSentences:
         return frozenset(n for n, log in logs.items() if log >= log_threshold(self.alpha))
 
 
-def _together(p_values: Mapping[tuple[str, bytes], float]) -> float:
-    """Return the log e-value of a batch, from p-values by prompt and completion."""
-    by_prompt = defaultdict[str, list[float]](list)
-    for (prompt, _), p in p_values.items():
-        by_prompt[prompt].append(p)
-    bets = np.sum([_bets(answers) for answers in by_prompt.values()], axis=0)
+def _together(votes: Mapping[tuple[str, bytes], Sequence[Vote]]) -> float:
+    """Return the log e-value of a batch, from the votes by prompt and completion."""
+    by_prompt = defaultdict[str, list[Floats]](list)
+    for (prompt, _), own in votes.items():
+        by_prompt[prompt].append(_wins(own))
+    # The mean over the answers to one prompt is valid however they depend on each other.
+    bets = np.sum([np.log(np.mean(answers, axis=0)) for answers in by_prompt.values()], axis=0)
     return float(np.logaddexp.reduce(bets) - math.log(len(bets)))
 
 
-def _bets(answers: Sequence[float]) -> Floats:
-    """Return the logarithm of what each bet wins on one prompt, from the p-values of its answers:
-    the mean over the answers, which is valid however they depend on each other."""
-    each = np.array([log_calibrated(p) for p in answers])
-    wins = [np.logaddexp(math.log1p(-q), math.log(q) + each) for q in _SHARES]
-    for share, most in _STEPS:
-        held = np.array([p <= most for p in answers])
-        wins.append(np.where(held, math.log1p(share / most - share), math.log1p(-share)))
-    means: Floats = np.logaddexp.reduce(np.array(wins), axis=1) - math.log(len(answers))
-    return means
+def _wins(votes: Sequence[Vote]) -> Floats:
+    """Return what each bet wins on one completion, from the votes on its sentences."""
+    # One over the p-value where nothing is as foreign, else 0: a sentence's mean is 1, so that of
+    # the mean over sentences is 1 as well.
+    beyond = sum(1 / vote.p_value for vote in votes if vote.beyond) / len(votes)
+    p_value = _TOLERANCE * len(votes) * min(vote.p_value for vote in votes)
+    outlying = min(beyond / _TOLERANCE, 1 / _NONSENSE)
+    steps = [(_SHARES[0], (p_value <= step) / step) for step in _STEPS]
+    bets = [*((share, outlying) for share in _SHARES), *steps]
+    return np.array([1 - share + share * e_value for share, e_value in bets])
 
 
 def _digest(completion: Completion) -> bytes:

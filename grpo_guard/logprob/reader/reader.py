@@ -9,7 +9,13 @@ from typing import Any
 
 from grpo_guard.core.quoting import shown
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
-from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores, start_profile
+from grpo_guard.logprob.reader.honest import (
+    HonestSpans,
+    Vote,
+    column_of,
+    column_scores,
+    start_profile,
+)
 from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.base import Scorer
@@ -24,7 +30,7 @@ class Opinion:
     """A reader's result for one span."""
 
     p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
-    excused_p_value: float | None
+    excused: Vote | None
     """With the node's style excused, for accumulating evidence; None if the p-value comes from the
     start profile, which is no evidence against a node."""
 
@@ -141,15 +147,16 @@ class SpanReader(FromPretrained):
                     logger.warning("the reader could not read a span: %s", one)
                 return one
         known = [one for one in row if isinstance(one, Opinion)]
-        excused = [one.excused_p_value for one in known if one.excused_p_value is not None]
+        excused = [one.excused for one in known if one.excused is not None]
+        most = min(excused, key=lambda vote: (not vote.beyond, vote.p_value), default=None)
         return Opinion(
             min(1.0, len(row) * min(one.p_value for one in known)),
-            min(1.0, len(row) * min(excused)) if excused else None,
+            most and Vote(min(1.0, len(row) * most.p_value), most.beyond),
         )
 
 
 def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinion:
-    p_value = known.p_value(node, found)
-    if p_value is None:
+    vote = known.vote(node, found)
+    if vote is None:
         return Opinion(conformal(column_scores(found)[-1], start_profile()[column_of(found)]), None)
-    return Opinion(p_value, known.p_value(node, found, excused=True))
+    return Opinion(vote.p_value, known.vote(node, found, excused=True))

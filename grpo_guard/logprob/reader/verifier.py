@@ -20,6 +20,7 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.logprob.reader.foreignness import UnreadError
+from grpo_guard.logprob.reader.honest import Vote
 from grpo_guard.logprob.reader.proposals import NodeSentences, PhrasePlaces
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, drawn, happens, own_sentences
@@ -245,13 +246,13 @@ class ReaderVerifier(Composed):
         """Record the foreign sentences that get convicted nodes' completions rejected."""
         if self._sentences is None:
             return
-        p_values = defaultdict[int, list[float]](list)
+        votes = defaultdict[int, list[Vote]](list)
         for question, opinion in zip(questions, opinions, strict=True):
             if question.finding is not None or not isinstance(opinion, Opinion):
                 continue
-            if opinion.excused_p_value is not None:
-                p_values[question.row].append(opinion.excused_p_value)
-        convicted = self._sentences.convicted(batch, p_values)
+            if opinion.excused is not None:
+                votes[question.row].append(opinion.excused)
+        convicted = self._sentences.convicted(batch, votes)
         # All sentences from convicted nodes are read: the draw may have missed the foreign one.
         spans = list[tuple[int, TextSpan]]()
         for row, completion in enumerate(batch):
