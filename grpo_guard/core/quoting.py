@@ -15,6 +15,13 @@ _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# Printable according to Python, but nothing is seen of them: fillers, joiners, variation selectors.
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+# Greek, Cyrillic and Armenian letters, many of which look like Latin ones.
+_ALIKE: Final = re.compile("[\u0370-\u058f]")
+_LATIN: Final = re.compile("[A-Za-z]")
 LOG_LINE: Final = "%(asctime)s %(levelname)s {}: %(message)s"
 """A server's log line; ``{}`` is the logger's name."""
 LOG_TIME: Final = "%Y-%m-%dT%H:%M:%S%z"
@@ -28,7 +35,7 @@ def printable(text: str) -> str:
     raw, the sequence could rewrite lines that the operator has already read, or type answers into
     the terminal.
     """
-    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _UNPRINTABLE.sub(_escaped, text)
 
 
 class PrintableFormatter(logging.Formatter):
@@ -72,6 +79,25 @@ def shown(value: Any, most: int = 80) -> str:
 def unquoted(text: str, most: int = 80) -> str:
     """Escape untrusted text as `shown` does, but without quotes, for names in lists or tables."""
     return shown(text, most)[1:-1]
+
+
+def visible(name: str) -> str:
+    """Escape what cannot be seen in a name, and keep letters of every script as they are. Letters
+    that look like Latin ones are escaped if the name has Latin ones too."""
+    seen = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+    seen = _BLANK.sub(_escaped, seen)
+    return _ALIKE.sub(_escaped, seen) if _LATIN.search(name) else seen
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
+
+
+def shown_name(name: str, most: int = 80) -> str:
+    """Quote a node's name for a message, at most ``most`` characters, with letters of every script
+    as they are: the operator knows the node by this name, and copies it."""
+    text = visible(repr(str.__str__(name)[:most]))
+    return text if len(text) <= most else f"{text[: most - 4]}...{text[-1]}"
 
 
 def _shape(kind: type, value: Any) -> str:

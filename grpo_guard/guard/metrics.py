@@ -1,12 +1,15 @@
 """Compute the metrics of one batch, under the names that adapters log."""
 
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
 
+logger = logging.getLogger("grpo_guard")
 MOST_NODES = 32
 """Maximum number of nodes with their own figures; all others share ``others``. Each name becomes a
 permanent chart, and a sender can invent any number of names."""
@@ -103,6 +106,10 @@ class NodeFigures:
         for node, _ in Counter(new).most_common(MOST_NODES - len(self._shown)):
             self._shown[node] = _plain(node)
             self._add_name(self._shown[node])
+            if self._shown[node] != node:
+                logger.warning(
+                    "node %s is logged as guard/node/%s", shown_name(node), self._shown[node]
+                )
             if len(self._shown) == MOST_NODES:
                 self._add_name(_OTHERS)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.core.quoting import shown
+from grpo_guard.core.quoting import shown_name
 
 logger = logging.getLogger("grpo_guard")
 
@@ -30,7 +30,7 @@ def warn(
     ):
         names = _names(connection, nodes)
         for name in names:
-            logger.warning("node %s %s; %s", shown(name), what, command)
+            logger.warning("node %s %s; %s", shown_name(name), what, command)
         if len(nodes) > len(names) > 0:
             logger.warning("%d more nodes: each %s; %s", len(nodes) - len(names), what, command)
 

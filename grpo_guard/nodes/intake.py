@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.quoting import visible
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import (
     BARRING_CAUSES,
@@ -193,9 +194,8 @@ def stored_names(shown: str) -> tuple[bytes, bytes]:
 
 
 def printable(data: bytes) -> str:
-    """Decode stored bytes for a terminal, with control and bidirectional characters escaped."""
-    text = data.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Decode stored bytes for a terminal, with everything escaped that cannot be seen."""
+    return visible(data.decode("utf-8", "backslashreplace"))
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:

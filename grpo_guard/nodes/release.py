@@ -9,6 +9,7 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
@@ -69,6 +70,7 @@ def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes
         if connection.execute(query, (name,)).fetchone() is not None:
             return name
     for name in names_in(connection):
-        if printable(name) == shown:  # copied from a report, where it is escaped
+        # Copied from a report or a log, where it is escaped.
+        if shown in (printable(name), shown_name(name.decode("utf-8", "backslashreplace"))[1:-1]):
             return name
     raise unknown_node(path, shown, names_in(connection))

@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
+from unicodedata import combining, normalize
 
-from grpo_guard.core.quoting import shown
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.shared_database import use_write_ahead_log
 
 _MOST_COMPARED: Final = 2000
@@ -84,9 +85,16 @@ def names_in(connection: sqlite3.Connection) -> Iterator[bytes]:
 def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
     """Build the error for a node not among these names, suggesting the one probably meant."""
     known = [name.decode("utf-8", "backslashreplace") for name in islice(names, _MOST_COMPARED)]
-    nearest = get_close_matches(node[:_LONGEST], [name[:_LONGEST] for name in known], n=1)
-    hint = f"; did you mean {shown(nearest[0])}?" if nearest else ""
-    return LedgerError(f"{path}: expected a node of the ledger, got {shown(node)}{hint}")
+    # Without accents and in lower case: "Zoe" means "Zoë". Half of a short name may differ.
+    plain = {_plain(name[:_LONGEST]): name for name in reversed(known)}
+    nearest = get_close_matches(_plain(node[:_LONGEST]), plain, n=1, cutoff=0.5)
+    hint = f"; did you mean {shown_name(plain[nearest[0]])}?" if nearest else ""
+    return LedgerError(f"{path}: expected a node of the ledger, got {shown_name(node)}{hint}")
+
+
+def _plain(name: str) -> str:
+    letters = normalize("NFKD", name.lower())
+    return "".join(letter for letter in letters if not combining(letter))
 
 
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:

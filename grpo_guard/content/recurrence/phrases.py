@@ -12,6 +12,7 @@ from grpo_guard.content.recurrence.seats import Conviction
 from grpo_guard.content.recurrence.sentences import is_sentence
 from grpo_guard.content.recurrence.sums import SUM
 from grpo_guard.content.recurrence.words import ANY, END, words_of
+from grpo_guard.core.quoting import shown_name, visible
 from grpo_guard.core.verdict import Finding
 
 # A word is part of the phrase if at least this share of the examples has it in the same place.
@@ -69,8 +70,8 @@ class Examples:
 
 
 def shown(phrase: str) -> str:
-    """Make a phrase safe for a message: escaped, on one line, and short."""
-    return ascii(phrase if len(phrase) <= SHOWN else f"{phrase[: SHOWN - 3]}...")
+    """Make a phrase safe for a message: on one line, short, with letters of every script."""
+    return visible(repr(phrase if len(phrase) <= SHOWN else f"{phrase[: SHOWN - 3]}..."))
 
 
 def _table(words: list[str], blanks: _Blanks) -> dict[str, int]:
@@ -122,7 +123,7 @@ def findings_of(
         most = f"at most {conviction.other_hits}" if conviction.other_hits else "none"
         message = (
             f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
-            f"{whose} {shown(node)}, in {most} of {conviction.other_total} of others"
+            f"{whose} {shown_name(node)}, in {most} of {conviction.other_total} of others"
         )
         findings.append(Finding(kind, message, char_span=span))
     return tuple(findings)

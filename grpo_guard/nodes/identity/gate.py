@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from grpo_guard.core.arguments import is_count
 from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 from grpo_guard.nodes.identity.envelope import (
     ENVELOPE,
@@ -292,14 +293,14 @@ class Identity:
         """Return why a key may not sign under its name; None if it may, or may be pinned."""
         name, key = envelope.node, envelope.public_key
         if self.ring.key_of(name) not in (None, key):
-            return _refusal("wrong_key", f"of {shown(name)}")
+            return _refusal("wrong_key", f"of {shown_name(name)}")
         if self.ring.name_of(key) is None:
             # A name in the form of a key may only be used by that key.
             if name.startswith(PREFIX) and name != key:
-                return _refusal("wrong_key", f"of {shown(name)}")
+                return _refusal("wrong_key", f"of {shown_name(name)}")
             return None if self.ring.has_room else _refusal("unknown_key", key)
         if name not in (key, self.ring.name_of(key)):
-            return _refusal("wrong_key", f"it is {shown(self.ring.name_of(key))}'s")
+            return _refusal("wrong_key", f"it is {shown_name(self.ring.name_of(key))}'s")
         return None
 
     def _record(self, signed: _Signed) -> Finding | None:
@@ -328,7 +329,7 @@ class Identity:
         """Describe how the exchange's label contradicts the envelope; None if it does not."""
         name = self.ring.name_of(envelope.public_key)
         if completion.node not in (None, envelope.node, envelope.public_key, name):
-            return f"{shown(envelope.node)} signed it, it came as {shown(completion.node)}"
+            return f"{shown_name(envelope.node)} signed it, it came as {shown_name(completion.node)}"
         for field in ("round", "slot"):
             came, signed = getattr(completion, field), getattr(envelope, field)
             if came not in (None, signed):
