@@ -20,7 +20,7 @@ from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import CALLED, FIELD_CALLED, near
-from grpo_guard.core.quoting import unquoted
+from grpo_guard.core.quoting import visible
 from grpo_guard.core.registry import with_remedy
 
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
@@ -98,7 +98,7 @@ def listed(names: Iterable[str]) -> str:
     in number."""
     found = list(names)
     more = len(found) - _MOST_LISTED
-    shortened = [unquoted(name, 40) for name in found[:_MOST_LISTED]]
+    shortened = [visible(name[:40]) for name in found[:_MOST_LISTED]]
     return ", ".join(shortened) + (f" and {more:,} more" if more > 0 else "")
 
 
@@ -127,7 +127,7 @@ def require_fields(row: Row) -> None:
 
 def _options(mapped: Mapping[str, str]) -> str:
     """Format ``--map`` options as typed in a shell."""
-    return " ".join(f"--map {field}={shlex.quote(unquoted(c))}" for field, c in mapped.items())
+    return " ".join(f"--map {field}={shlex.quote(visible(c[:80]))}" for field, c in mapped.items())
 
 
 def _guesses(

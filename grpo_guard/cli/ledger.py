@@ -9,6 +9,7 @@ import typer
 
 from grpo_guard.cli.inputs import bad_input
 from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.core.quoting import shown_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +25,10 @@ e      What a stake of 1, bet on the node being worse than its peers, became.
        An honest node's e reaches 1,000 with a chance of at most 1 in 1,000.
 level  How far e has come, on a logarithmic scale, to what excludes the node.
        1: hard, its completions are rejected. 0.5: soft, it is only watched.
-       It fades while no new evidence comes.
+       It fades while no new evidence comes."""
+_LEGEND_OF_PHRASES: Final = """\
 A rejection for what a node repeats (recurrence) is no evidence and does not
-count here; the phrases are listed below."""
+count here; such rejections are for:"""
 _SHOWN: Final = 3
 """Maximum number of phrases shown per node."""
 
@@ -82,6 +84,8 @@ def show(
     for standing in shown.nodes:
         if standing.reasons:
             echo(reasons_line(standing))
+    if recurring:
+        echo(_LEGEND_OF_PHRASES)
     for name, convictions in recurring.items():
         echo(recurring_line(name, convictions))
     for hint in shown.hints:
@@ -105,11 +109,12 @@ def release(
     What recurrence and rules that count know of the node is forgotten, too;
     with --book, only what that rule has counted.
     """
+    from grpo_guard.content.recurrence.phrases import shown as shown_phrase
     from grpo_guard.content.recurrence.state import release_stored, stored_convictions
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
-    from grpo_guard.nodes.stored import release_counts
+    from grpo_guard.nodes.stored import is_named, release_counts
 
     phrases: list[Conviction] = []
     with bad_input(LedgerError, ValueError):
@@ -119,14 +124,17 @@ def release(
             phrases = next(iter(stored_convictions(file, node).values()), phrases)
             release_stored(file, node)
             release_counts(file, node)
-        elif not (counted := counted_in(path, book)).release(node):
-            names = (name.encode("utf-8", "surrogateescape") for name in counted.log_e_values())
-            raise unknown_node(path, node, names)
-    echo(f"released {node!a}; running guards follow at their next batch")
+        else:
+            counted = counted_in(path, book)
+            known = list(counted.log_e_values())
+            if not any([counted.release(name) for name in known if is_named(name, node)]):
+                names = (name.encode("utf-8", "surrogateescape") for name in known)
+                raise unknown_node(path, node, names)
+    echo(f"released {shown_name(node)}; running guards follow at their next batch")
     if phrases:
         echo(
-            f"if it goes on repeating {phrases[0].phrase!a}, it will be rejected again; declare "
-            "what honest work repeats as ordinary=[...]"
+            f"if it goes on repeating {shown_phrase(phrases[0].phrase)}, it will be rejected "
+            "again; declare what honest work repeats as ordinary=[...]"
         )
 
 
@@ -152,15 +160,18 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.schema import LedgerError
+    from grpo_guard.nodes.stored import is_named
 
     with bad_input(LedgerError, ValueError):
         found = counted_in(path, book).log_e_values()
-    shown = sorted((-log, name) for name, log in found.items() if node in (None, name))
+    shown = sorted(
+        (-log, name) for name, log in found.items() if node is None or is_named(name, node)
+    )
     if as_json:
         return json.dumps(
             {"nodes": [{"node": name, "log_e": -log} for log, name in shown]}, indent=2
         )
-    return "\n".join(f"{name!a}  e = 10^{-log / 2.302585:.1f}" for log, name in shown)
+    return "\n".join(f"{shown_name(name)}  e = 10^{-log / 2.302585:.1f}" for log, name in shown)
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
@@ -232,9 +243,13 @@ def reasons_line(standing: Standing) -> str:
 
 def recurring_line(node: str, convictions: list[Conviction]) -> str:
     """Format the phrases for which a node's completions are rejected, on one line."""
+    from grpo_guard.content.recurrence.phrases import shown as shown_phrase
+
     by_phrase = {c.phrase: c for c in reversed(convictions)}  # several features share a phrase
     every = sorted(by_phrase.values(), key=lambda c: c.p_value)
-    shown = [f"{c.phrase!a} (in {c.hits:,} of {c.total:,} prompts)" for c in every[:_SHOWN]]
+    shown = [
+        f"{shown_phrase(c.phrase)} (in {c.hits:,} of {c.total:,} prompts)" for c in every[:_SHOWN]
+    ]
     more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
     return f"{node}: completions are rejected for {', '.join(shown)}{more}"
 

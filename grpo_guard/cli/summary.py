@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grpo_guard.cli.formats import listed
 from grpo_guard.cli.rows import Row, Rows
-from grpo_guard.cli.verdict_table import VerdictTable, printed
-from grpo_guard.core.quoting import shown, unquoted
+from grpo_guard.cli.verdict_table import VerdictTable, findings_of, printed
+from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
+from grpo_guard.core.quoting import unquoted, visible
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.idle import idle_without
@@ -53,12 +55,48 @@ REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_W
 
 def _shortened(text: str, most: int) -> str:
     """Quote text, cut between words if it is too long."""
-    quoted = shown(text, 4 * _MOST_KEPT)
+    quoted = repr(text)
     if len(quoted) <= most:
         return quoted
     cut = quoted[1 : most - 5]
     words = cut.rpartition(" ")[0] or cut
     return f"{quoted[0]}{words} ...{quoted[0]}"
+
+
+_MEANINGS = {
+    WITHOUT_GAIN: "Wrong, but earning nothing: the final answer is not the reference, or the text "
+    "itself rejects the equation"
+}
+"""What it means that a completion with a kind of finding is accepted."""
+
+
+def _described(what: str, one: Mapping[str, Any], more: str) -> str:
+    """Format a kind of finding with its count and example on one line, and ``more`` about it."""
+    kind, example = unquoted(f"{one['kind']} ({one['verifier']})"), _shortened(one["example"], 120)
+    line = f"{what} {kind}: {one['count']:,}, such as {example}"
+    return f"{line}. {more}" if more else line
+
+
+class _Reasons:
+    """Counts of findings by verifier and kind, each with an example."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], str] = {}
+
+    def add(self, verifier: str, kind: str, example: str) -> None:
+        key = (verifier, kind)
+        if key not in self._counts and len(self._counts) >= MOST_REASONS:
+            key = ("(others)", "")
+        self._counts[key] += 1
+        self._examples.setdefault(key, example[:_MOST_KEPT])
+
+    def commonest(self) -> list[dict[str, Any]]:
+        """Return the `SHOWN_REASONS` most common ones."""
+        return [
+            {"verifier": by, "kind": kind, "count": count, "example": self._examples[by, kind]}
+            for (by, kind), count in self._counts.most_common(SHOWN_REASONS)
+        ]
 
 
 class Summary:
@@ -77,9 +115,7 @@ class Summary:
         self.causes: Counter[tuple[Outcome, Cause]] = Counter()
         self.nodes: dict[str, Counter[Outcome]] = {}
         self._example: dict[Cause, str] = {}
-        self.reasons: Counter[tuple[str, str]] = Counter()
-        """(verifier, kind of finding) -> number of rejections."""
-        self._shown: dict[tuple[str, str], str] = {}
+        self._rejected_for, self._accepted_with = _Reasons(), _Reasons()
         self.asked = self.tokens = self.cached = 0
         """Number of verdicts that involved a judge, of the judge's tokens, and of answers from the
         judge's cache."""
@@ -102,27 +138,16 @@ class Summary:
         if verdict.abstained:
             self._example.setdefault(verdict.cause, verdict.reason[:_MOST_KEPT])
         if verdict.rejected:
-            self._add_reason(verdict)
+            kind = verdict.findings[0].kind if verdict.findings else verdict.cause.value
+            by = verdict.deciding[0] if verdict.deciding else verdict.verifier
+            self._rejected_for.add(by, kind, verdict.reason)
+        elif verdict.accepted and verdict.findings:
+            for (by, kind), message in findings_of(verdict.to_dict()).items():
+                self._accepted_with.add(by, kind, message)
         if row.completion is not None and (name := row.completion.node) is not None:
             if name not in self.nodes and len(self.nodes) >= MOST_NODES:
                 name = "(others)"
             self.nodes.setdefault(name, Counter())[verdict.outcome] += 1
-
-    def _add_reason(self, verdict: Verdict) -> None:
-        kind = verdict.findings[0].kind if verdict.findings else verdict.cause.value
-        by = verdict.deciding[0] if verdict.deciding else verdict.verifier
-        key = (by, kind)
-        if key not in self.reasons and len(self.reasons) >= MOST_REASONS:
-            key = ("(others)", "")
-        self.reasons[key] += 1
-        self._shown.setdefault(key, verdict.reason[:_MOST_KEPT])
-
-    def commonest(self) -> list[dict[str, Any]]:
-        """Return the `SHOWN_REASONS` most common reasons for rejection, each with an example."""
-        return [
-            {"verifier": by, "kind": kind, "count": count, "example": self._shown[by, kind]}
-            for (by, kind), count in self.reasons.most_common(SHOWN_REASONS)
-        ]
 
     def as_json(self, out: str) -> str:
         """Format the summary as one JSON object."""
@@ -135,7 +160,8 @@ class Summary:
                 "nodes": {
                     name: {o.value: count[o] for o in Outcome} for name, count in self._worst()
                 },
-                "rejected_for": self.commonest(),
+                "rejected_for": self._rejected_for.commonest(),
+                "accepted_with": self._accepted_with.commonest(),
                 "warnings": self.notes,
                 "out": out,
             }
@@ -150,6 +176,11 @@ class Summary:
             parts = ["\n\n".join([self.table.totals() + wrote, *self.table.tables(), ""])]
         else:
             parts = self._counts(wrote)
+        parts += [
+            _described("accepted with", one, _MEANINGS.get(one["kind"], ""))
+            for one in self._accepted_with.commonest()
+            if self.table is None or one["kind"] in _MEANINGS
+        ]
         if self.asked:
             parts.append(self._cost())
         for (outcome, cause), count in self.causes.most_common():
@@ -166,12 +197,9 @@ class Summary:
         parts = [", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome) + wrote]
         if self.nodes:
             parts.append(self._nodes_table())
-        for reason in self.commonest():
-            example = _shortened(reason["example"], 120)
-            about = f"{reason['kind']} ({reason['verifier']})"
-            parts.append(f"rejected, {unquoted(about)}: {reason['count']:,}, such as {example}")
-            if (kind := reason["kind"]) in REMEDIES_OF_KINDS:
-                parts[-1] += f". Remedy: {REMEDIES_OF_KINDS[kind]}"
+        for one in self._rejected_for.commonest():
+            remedy = REMEDIES_OF_KINDS.get(one["kind"])
+            parts.append(_described("rejected,", one, f"Remedy: {remedy}" if remedy else ""))
         return parts
 
     def _remedy(self, cause: Cause) -> str:
@@ -209,7 +237,9 @@ class Summary:
         return sorted(self.nodes.items(), key=lambda one: (-one[1][Outcome.REJECT], one[0]))
 
     def _nodes_table(self) -> str:
-        rows = [(unquoted(n), *(f"{count[o]:,}" for o in Outcome)) for n, count in self._worst()]
+        rows = [
+            (visible(n[:80]), *(f"{count[o]:,}" for o in Outcome)) for n, count in self._worst()
+        ]
         header = ("node", *(o.value for o in Outcome))
         table = printed(header, rows, most=SHOWN_NODES, width=100, pad_edge=True)
         return f"{table} nodes" if len(rows) > SHOWN_NODES else table

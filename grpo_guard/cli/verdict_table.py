@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from grpo_guard.cli.terminal import terminal
 from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.quoting import visible
 from grpo_guard.core.verdict import Outcome, Verdict
 
 MOST_ROWS: Final = 10_000
@@ -43,10 +44,12 @@ class VerdictTable:
 
         if completion is None:
             self.add_logged(verdict.to_dict())
-        elif verdict.accepted:
-            self._count(completion.node, Outcome.ACCEPT)
-        else:
+        elif not verdict.accepted:
             self.add_logged(line_of(completion, verdict))
+        elif verdict.findings:
+            self.add_logged({**line_of(completion, verdict), **verdict.to_dict()})
+        else:
+            self._count(completion.node, Outcome.ACCEPT)
 
     def add_logged(self, line: Mapping[str, Any]) -> None:
         """Count a line of a `VerdictLog`, or a line written by ``grpo-guard verify``. Raises
@@ -67,17 +70,23 @@ class VerdictTable:
         node = line.get("node")
         self._count(node, outcome)
         if outcome is Outcome.ACCEPT:
+            for (by, kind), message in findings_of(line).items():
+                example = _example(line, {"message": message})
+                self._cause(outcome, f"{by[:64]}: {kind[:64]}", f"{_name(node)}: {example}")
             return
         example = _example(line, first)
         cause = f"{line.get('cause')}"[:40]
         kind = f"{first.get('kind', '')}"[:64]
         verifier = next(deciding(line), f"{line.get('verifier')}")[:64]
         name = f"{verifier}: {kind or cause}" if kind != cause else f"{verifier}: {cause}"
-        of_cause = _line(self._causes, (outcome, name), (outcome, _OTHERS))
-        of_cause.outcomes[outcome] += 1
-        of_cause.example = of_cause.example or f"{_name(node)}: {example}"
+        self._cause(outcome, name, f"{_name(node)}: {example}")
         of_node = self._of(node)
         of_node.example = of_node.example or f"{outcome.value}, {kind or cause}: {example}"
+
+    def _cause(self, outcome: Outcome, name: str, example: str) -> None:
+        line = _line(self._causes, (outcome, name), (outcome, _OTHERS))
+        line.outcomes[outcome] += 1
+        line.example = line.example or example
 
     def _of(self, node: Any) -> _Line:
         return _line(self._nodes, _name(node), _OTHERS)
@@ -189,6 +198,20 @@ def deciding_p_values(line: Mapping[str, Any], depth: int = 8) -> list[tuple[str
     return [(str(line.get("verifier")), p)] if isinstance(p, int | float) else []
 
 
+def findings_of(line: Mapping[str, Any], depth: int = 8) -> dict[tuple[str, str], str]:
+    """Return the first message of each kind of finding in a verdict in JSON, by the innermost
+    verifier with its outcome that has the finding, and the kind."""
+    found: dict[tuple[str, str], str] = {}
+    for member in _agreeing(line) if depth else ():
+        found = findings_of(member, depth - 1) | found
+    known = {kind for _, kind in found}
+    findings = line.get("findings")
+    for finding in findings if isinstance(findings, list) else ():
+        if isinstance(finding, dict) and (kind := str(finding.get("kind"))) not in known:
+            found.setdefault((str(line.get("verifier")), kind), str(finding.get("message")))
+    return found
+
+
 def _agreeing(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the members of a verdict that have its outcome."""
     members = line.get("members")
@@ -198,17 +221,25 @@ def _agreeing(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _name(node: Any) -> str:
-    return _UNKNOWN if node is None else str(node)[:80]
+    return _UNKNOWN if node is None else visible(str(node)[:80])
 
 
 def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
     """Format a finding's message, followed by the text or the number of the row it refers to."""
-    message = str(finding.get("message") or line.get("cause"))[:120]
+    message = _cut(str(finding.get("message") or line.get("cause")), 120)
     excerpt = line.get("excerpt")
     if excerpt is not None:
         return f"{message} | {shown(str(excerpt), 200)}"
     row = line.get("id") if line.get("id") is not None else line.get("index")
     return message if row is None else f"{message} | row {shown(row, 40)}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Cut a text between words if it is longer than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    words = text[: most - 4]
+    return f"{words.rpartition(' ')[0] or words} ..."
 
 
 def printed(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
-from grpo_guard.core.quoting import visible
+from grpo_guard.core.quoting import shown_name, visible
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import (
     BARRING_CAUSES,
@@ -196,6 +196,12 @@ def stored_names(shown: str) -> tuple[bytes, bytes]:
 def printable(data: bytes) -> str:
     """Decode stored bytes for a terminal, with everything escaped that cannot be seen."""
     return visible(data.decode("utf-8", "backslashreplace"))
+
+
+def is_shown(data: bytes, given: str) -> bool:
+    """Whether an operator's ``given`` is a stored name as a report or a log shows it."""
+    name = data.decode("utf-8", "backslashreplace")
+    return given in (visible(name), shown_name(name)[1:-1])
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:

@@ -9,9 +9,8 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
-from grpo_guard.core.quoting import shown_name
 from grpo_guard.nodes.bets import Tally
-from grpo_guard.nodes.intake import printable, stored_names
+from grpo_guard.nodes.intake import is_shown, stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
 from grpo_guard.nodes.schema import names_in, opened, unknown_node
 
@@ -70,7 +69,6 @@ def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes
         if connection.execute(query, (name,)).fetchone() is not None:
             return name
     for name in names_in(connection):
-        # Copied from a report or a log, where it is escaped.
-        if shown in (printable(name), shown_name(name.decode("utf-8", "backslashreplace"))[1:-1]):
+        if is_shown(name, shown):  # copied, where it is escaped
             return name
     raise unknown_node(path, shown, names_in(connection))

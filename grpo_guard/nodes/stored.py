@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.nodes.intake import name_bytes, printable, stored_names
+from grpo_guard.nodes.intake import is_shown, name_bytes, stored_names
 from grpo_guard.nodes.memory import HAS_MEMORIES, MAX_STATE
 from grpo_guard.nodes.schema import opened
 
@@ -63,7 +63,7 @@ def is_named(name: Any, node: str) -> bool:
     """Whether an operator's ``node`` means the node of this name, which may have been shortened or
     escaped when it was shown."""
     known = {node, *(data.decode("utf-8", "surrogateescape") for data in stored_names(node))}
-    return isinstance(name, str) and (name in known or printable(name_bytes(name)) == node)
+    return isinstance(name, str) and (name in known or is_shown(name_bytes(name), node))
 
 
 def _e_processes(state: Any) -> list[Any]:

@@ -43,7 +43,7 @@ def create_app(
 
     Args:
         guard: The guard that judges the completions.
-        rewards: What answers ``/get_reward``; if None, an accepted completion gets a reward of 1.
+        rewards: What answers ``/get_reward``; if None, `Rewards` without a function.
         limits: Limits on what a request may cost.
         token: Required except for ``/health``, ``/docs`` and ``/openapi.json``; None for none.
         audit: Log of rejections, or None for no log.
@@ -54,7 +54,7 @@ def create_app(
     verdicts = Verdicts(guard, f"no answer within {limits.seconds:g} s", audit)
     if guard.identity is not None:
         guard.identity.given_up = given_up  # a client that asks again got no answer
-    rewards.audit = audit
+    rewards.audit, rewards.first = audit, verdicts.first
     verify = Service("/v1/verify", completions_in, verdicts)
     stream = Service("/v1/verify/stream", stream_in, verdicts)
     reward = Service("/get_reward", queries_in, rewards)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.quoting import printable, shown
+from grpo_guard.core.quoting import printable, shown_name
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.server.late import awaited
@@ -41,7 +41,7 @@ class FirstRejections:
                 if one.verifier != STANDING_VERIFIER and self._is_new(completion.node, one):
                     sender = "a node without a name"
                     if completion.node is not None:
-                        sender = f"node {shown(completion.node)}"
+                        sender = f"node {shown_name(completion.node)}"
                     reason = printable(" ".join(one.reason.split())[:_REASON])
                     logger.warning("%s: first rejection by %s: %s", sender, one.verifier, reason)
 

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.content.answers import rightness
+from grpo_guard.core.arguments import number_text
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.admission import AdmittedBatch
@@ -35,6 +37,10 @@ NOTE_ON_LABELS = (
     'OpenRLHF sends the label "" where the data set has none (is its label key set?), and '
     '"" in answer is true; the reward function must not pay for it'
 )
+NOTE_ON_NO_REWARD = (
+    "without --reward, /get_reward pays 1 for each completion that the guard accepts, unless its "
+    "label is a number and its answer another one"
+)
 
 
 class Rewards:
@@ -43,11 +49,11 @@ class Rewards:
     Args:
         guard: The guard, whose policy is adapted to what the protocol can express; see
             `protocol_policy`.
-        reward: Function ``reward(queries, prompts, labels)``; None for a reward of 1 for each
-            accepted completion.
+        reward: Function ``reward(queries, prompts, labels)``; None for the rewards of `_unasked`.
 
     Attributes:
         audit: Log of rejections, or None for no log.
+        first: Warnings about nodes' first rejections.
         notes: Notes for the operator: which parts of the guard's policy the protocol does not
             support, and which labels the reward function may get.
 
@@ -58,10 +64,12 @@ class Rewards:
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
         policy, self.notes = protocol_policy(guard.policy)
         self.audit: Audit | None = None
-        self._first = FirstRejections()
+        self.first = FirstRejections()
         self._takes_labels, self._warned = reward is not None, False
         if self._takes_labels:
             self.notes.append(NOTE_ON_LABELS)
+        else:
+            self.notes.append(NOTE_ON_NO_REWARD)
         own = Guard(
             guard.verifier,
             policy=policy,
@@ -70,13 +78,14 @@ class Rewards:
             references=guard.references,
             log=guard.log,
         )
+        own.idle, own.rejections = guard.idle, guard.rejections  # one warning for all paths
         # Names that are logged; those logged by the operator's function are known once it has
         # answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = {name: LowestRewards() for name in LISTS}
         # The operator's own function can take its time, and each call to it takes up a thread.
         self._shares_calls = guard.verifier.shares_calls and reward is None
-        reward = _accepted if reward is None else reward
+        reward = _unasked if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
         self._parts = adapter.parts(reward, own)
 
@@ -120,7 +129,7 @@ class Rewards:
         if known is not None:
             # Not earlier: a client that gets no answer asks again.
             verdicts = known.verdicts(found)
-            self._first.note(known.batch, verdicts)
+            self.first.note(known.batch, verdicts)
             if self.audit is not None:
                 self.audit.note(request_id, known.batch, verdicts)
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
@@ -221,8 +230,21 @@ def _from_path(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[float]:
-    return [1.0] * len(queries)
+def _unasked(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[float]:
+    """Return 1 for each completion, 0 if its label shows that its answer is wrong: on the way to a
+    wrong answer, `ArithmeticVerifier` accepts wrong equations, because graders do not pay for it.
+    """
+    rows = zip(queries, prompts, labels, strict=True)
+    return [
+        float(not _is_wrong(query.removeprefix(prompt), label)) for query, prompt, label in rows
+    ]
+
+
+def _is_wrong(text: str, label: Any) -> bool:
+    """Whether the label is a number, and the text's answer certainly another one."""
+    if isinstance(label, int | float) and not isinstance(label, bool):
+        label = number_text(label)
+    return isinstance(label, str) and rightness(text, label) is False
 
 
 def _row(value: Any, count: int) -> list[float]:

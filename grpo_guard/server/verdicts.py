@@ -31,7 +31,7 @@ class Verdicts:
             guard.ledger.announces = True  # on a server, nobody reads individual verdicts
         self._guard = copy.copy(guard)
         self._guard.ledger = until_late(guard.ledger)
-        self._late, self._audit, self._first = late, audit, FirstRejections()
+        self._late, self._audit, self.first = late, audit, FirstRejections()
 
     def job(self, asked: Asked, request_id: str, size: int) -> Job[ReplyBody]:
         """Build the job for one request, or for a part of a stream."""
@@ -65,7 +65,7 @@ class Verdicts:
             # Unrecorded verdicts would let a convicted node start afresh.
             logger.error("the ledger failed; all abstain", exc_info=error)
             return self.failed(asked, "the ledger")
-        self._first.note(batch, verdicts)
+        self.first.note(batch, verdicts)
         if self._audit is not None:
             self._audit.note(request_id, batch, verdicts, asked.first or 0)
         return reply_body(verdicts, asked)

@@ -329,7 +329,8 @@ class Identity:
         """Describe how the exchange's label contradicts the envelope; None if it does not."""
         name = self.ring.name_of(envelope.public_key)
         if completion.node not in (None, envelope.node, envelope.public_key, name):
-            return f"{shown_name(envelope.node)} signed it, it came as {shown_name(completion.node)}"
+            signer, came = shown_name(envelope.node), shown_name(completion.node)
+            return f"{signer} signed it, it came as {came}"
         for field in ("round", "slot"):
             came, signed = getattr(completion, field), getattr(envelope, field)
             if came not in (None, signed):
