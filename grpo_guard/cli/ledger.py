@@ -127,7 +127,7 @@ def release(
         else:
             counted = counted_in(path, book)
             known = list(counted.log_e_values())
-            if not any([counted.release(name) for name in known if is_named(name, node)]):
+            if not sum(counted.release(name) for name in known if is_named(name, node)):
                 names = (name.encode("utf-8", "surrogateescape") for name in known)
                 raise unknown_node(path, node, names)
     echo(f"released {shown_name(node)}; running guards follow at their next batch")

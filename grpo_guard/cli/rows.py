@@ -47,7 +47,7 @@ class Row:
 
 class Rows:
     """The lines of a file by number, excluding empty lines. Only line offsets, line numbers and
-    group keys are kept, 24 bytes per row.
+    group keys, rounds and senders are kept, 40 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its first line.
@@ -59,6 +59,7 @@ class Rows:
     def __init__(self, file: IO[bytes], name: str, *, keep_going: bool = False) -> None:
         self._file, self._name = file, name
         places, lines, keys = array("Q"), array("Q"), array("Q")
+        rounds, nodes = array("q"), array("q")
         joined = _Joined()
         self.sent: set[str] = set()
         """The fields in `WATCHED` that at least one row has."""
@@ -74,11 +75,17 @@ class Rows:
                 places.append(place)
                 lines.append(number)
                 keys.append(number if row.completion is None else joined.key(row.completion))
+                rounds.append(_round(row.completion))
+                nodes.append(_node(row.completion))
             place += len(line)
         self._places, self._lines = places, lines
         self.groups: NDArray[np.uint64] = joined.joined(np.frombuffer(keys, np.uint64))
         """Key of each row's group, shape [n]. Equal for rows of the same prompt and round, and for
         segments of the same rollout."""
+        self.rounds = _agreed_rounds(
+            np.frombuffer(rounds, np.int64), np.frombuffer(nodes, np.int64)
+        )
+        """Round that each row is verified with, shape [n]."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -126,6 +133,37 @@ def group_of(completion: Completion) -> int:
     """
     hashed = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
+
+
+_NONE: Final = -(2**63)
+"""Stands for no round and for no node."""
+
+
+def _round(completion: Completion | None) -> int:
+    return _NONE if completion is None or completion.round is None else completion.round
+
+
+def _node(completion: Completion | None) -> int:
+    if completion is None or completion.node is None:
+        return _NONE
+    hashed = completion.node.encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little", signed=True)
+
+
+def _agreed_rounds(rounds: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each row's round if at least two nodes claim it, and more than half as many as any
+    other; else that of the row before. By a claim of its own, a node could otherwise leave the
+    peers that it is compared with. All are 0 if there is no such round."""
+    named = (rounds != _NONE) & (nodes != _NONE)
+    claims = np.unique(np.stack([rounds[named], nodes[named]]), axis=1)[0]
+    claimed, count = np.unique(claims, return_counts=True)
+    agreed = claimed[(count >= 2) & (2 * count > count.max(initial=0))]
+    at = np.flatnonzero(np.isin(rounds, agreed))
+    if not len(at):
+        return np.zeros_like(rounds)
+    behind = np.searchsorted(at, np.arange(len(rounds)), side="right") - 1
+    found: NDArray[np.int64] = rounds[at[np.maximum(behind, 0)]]
+    return found
 
 
 class _Joined:
@@ -240,22 +278,32 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
         return [completion for completion in found if completion is not None]
 
 
-def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
+def whole_groups(
+    groups: ArrayLike, most: int, rounds: ArrayLike | None = None
+) -> Iterator[list[int]]:
     """Yield batches of row numbers, with all rows of a group in the same batch, wherever they are
     in the file: verifiers that compare completions within a group must see the whole group.
-    ``groups`` has each row's key, as from `group_of`, shape [n]; a batch has at most ``most`` rows,
-    unless a single group has more."""
+
+    Args:
+        groups: Each row's key, as from `group_of`, shape [n].
+        most: Maximum number of rows in a batch, unless a single group has more.
+        rounds: Each row's round, shape [n]. Batches are in the order of the rounds, and none holds
+            groups of two: a ledger records a batch as one round.
+    """
     _, first, group = np.unique(
         np.asarray(groups, np.uint64), return_index=True, return_inverse=True
     )
     if not len(first):
         return
     first_of = first[group.reshape(-1)]
-    order = np.argsort(first_of, kind="stable")
+    of_rounds = np.zeros_like(first_of) if rounds is None else np.asarray(rounds)[first_of]
+    order = np.lexsort((first_of, of_rounds))
     ends = [*(np.flatnonzero(np.diff(first_of[order])) + 1).tolist(), len(order)]
+    in_order = of_rounds[order]
     begin = reached = 0
     for end in ends:
-        if end - begin > most and reached > begin:
+        full = end - begin > most or in_order[reached] != in_order[begin]
+        if full and reached > begin:
             yield order[begin:reached].tolist()
             begin = reached
         reached = end

@@ -273,7 +273,7 @@ def _verify_all(
     from grpo_guard.server.distributed.ahead import judged
 
     def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:
-        for places in whole_groups(rows.groups, BATCH):
+        for places in whole_groups(rows.groups, BATCH, rows.rounds):
             if max(places) >= done:
                 batch = [(place, rows[place]) for place in places]
                 found = [row.completion for _, row in batch]
