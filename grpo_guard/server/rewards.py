@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.content.answers import rightness
-from grpo_guard.core.arguments import number_text
+from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
+from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.admission import AdmittedBatch
@@ -38,8 +39,8 @@ NOTE_ON_LABELS = (
     '"" in answer is true; the reward function must not pay for it'
 )
 NOTE_ON_NO_REWARD = (
-    "without --reward, /get_reward pays 1 for each completion that the guard accepts, unless its "
-    "label is a number and its answer another one"
+    "without --reward, /get_reward pays 1 for each completion that the guard accepts, whether or "
+    "not its answer is right"
 )
 
 
@@ -49,7 +50,8 @@ class Rewards:
     Args:
         guard: The guard, whose policy is adapted to what the protocol can express; see
             `protocol_policy`.
-        reward: Function ``reward(queries, prompts, labels)``; None for the rewards of `_unasked`.
+        reward: Function ``reward(queries, prompts, labels)``; None for a reward of 1 for each
+            accepted completion, except those accepted because their answer earns nothing.
 
     Attributes:
         audit: Log of rejections, or None for no log.
@@ -85,7 +87,7 @@ class Rewards:
         self._lowest = {name: LowestRewards() for name in LISTS}
         # The operator's own function can take its time, and each call to it takes up a thread.
         self._shares_calls = guard.verifier.shares_calls and reward is None
-        reward = _unasked if reward is None else reward
+        reward = _accepted if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
         self._parts = adapter.parts(reward, own)
 
@@ -126,13 +128,19 @@ class Rewards:
         answer = self._parts.settled(
             known, found, given.queries, given.prompts, self._labels(given)
         )
+        rows = {name: _row(answer[name], len(given)) for name in LISTS}
         if known is not None:
             # Not earlier: a client that gets no answer asks again.
             verdicts = known.verdicts(found)
             self.first.note(known.batch, verdicts)
             if self.audit is not None:
                 self.audit.note(request_id, known.batch, verdicts)
-        rows = {name: _row(answer[name], len(given)) for name in LISTS}
+            if not self._takes_labels and not self._parts.guard.policy.watches:
+                unpaid = list(map(_earns_nothing, known.batch, verdicts))
+                rows = {
+                    name: [0.0 if no else x for no, x in zip(unpaid, row, strict=True)]
+                    for name, row in rows.items()
+                }
         for name, row in rows.items():
             self._lowest[name].add(row)
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
@@ -230,21 +238,15 @@ def _from_path(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _unasked(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[float]:
-    """Return 1 for each completion, 0 if its label shows that its answer is wrong: on the way to a
-    wrong answer, `ArithmeticVerifier` accepts wrong equations, because graders do not pay for it.
-    """
-    rows = zip(queries, prompts, labels, strict=True)
-    return [
-        float(not _is_wrong(query.removeprefix(prompt), label)) for query, prompt, label in rows
-    ]
+def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> list[float]:
+    return [1.0] * len(queries)
 
 
-def _is_wrong(text: str, label: Any) -> bool:
-    """Whether the label is a number, and the text's answer certainly another one."""
-    if isinstance(label, int | float) and not isinstance(label, bool):
-        label = number_text(label)
-    return isinstance(label, str) and rightness(text, label) is False
+def _earns_nothing(completion: Completion, verdict: Verdict) -> bool:
+    """Whether a completion was accepted in spite of a wrong equation because its answer is wrong,
+    for which every grader of answers pays nothing."""
+    excused = any(finding.kind == WITHOUT_GAIN for finding in verdict.findings)
+    return excused and rightness(completion.text, completion.reference) is False
 
 
 def _row(value: Any, count: int) -> list[float]:
