@@ -46,6 +46,7 @@ from grpo_guard.adapters.trl.trainer_checks import (
     check_sampler,
     warn_of_half_precision,
 )
+from grpo_guard.core.pages import page
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -84,7 +85,7 @@ class TRLAdapter:
                 (TRL would merge their metrics), or the installed trl is older than 1.6.
         """
         require_release("trl")
-        cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
+        cannot = without_no_gain("A reward function", f"use the guarded trainer ({page('trl')})")
         guard = fitted(guard, "TRL", cannot)
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)

@@ -32,6 +32,7 @@ from grpo_guard.adapters.verl.settings import (
     empty_batch_warning,
     training_rollouts,
 )
+from grpo_guard.core.pages import page
 from grpo_guard.guard.framework import FrameworkError
 
 logger = logging.getLogger("grpo_guard")
@@ -178,7 +179,7 @@ class GuardedManager:
         if manager.source == "register" and manager.name != "grpo_guard":
             raise FrameworkError(
                 f"verl: the agent-loop hook needs GuardedRewardManager, but the reward manager is "
-                f"{manager.name!r}; see docs/verl.md"
+                f"{manager.name!r}; see {page('verl')}"
             )
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         import ray

@@ -14,6 +14,7 @@ from typing import Any, Final
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import chosen_policy, without_no_gain
 from grpo_guard.config import GuardConfig
+from grpo_guard.core.pages import page
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.policy import Policy
 
@@ -211,7 +212,7 @@ def hook_missing(estimator: str, bypass: bool = False) -> FrameworkError:
         ", and in bypass mode the agent-loop hook can empty no mask; set "
         "algorithm.rollout_correction.bypass_mode=False"
         if bypass
-        else "; add the agent-loop hook (docs/verl.md)"
+        else f"; add the agent-loop hook ({page('verl')})"
     )
     return FrameworkError(
         f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "

@@ -39,6 +39,11 @@ def mapping_of(pairs: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in pairs:
         field, equals, column = one.partition("=")
+        if any(part.partition("=")[0].strip() in _FIELDS for part in column.split(",")[1:]):
+            raise InputError(
+                f"--map: expected one FIELD=NAME, got {one!r:.80}; repeat the option: "
+                + " ".join(f"--map {shlex.quote(visible(part.strip()))}" for part in one.split(","))
+            )
         if not equals or not column:
             raise InputError(f"--map: expected FIELD=NAME such as text=completion, got {one!r:.80}")
         if field not in _FIELDS:
@@ -113,6 +118,8 @@ def require_fields(row: Row) -> None:
         raise InputError("outcome: expected completions, got verdicts; verify --table counts them")
     required = [field for field in ("prompt", "text") if field not in row]
     meant = _guesses(_FIELDS, unknown, surely=bool(required))
+    if "text" in required:
+        meant = _with_answer_as_text(meant, row)
     instead = "".join(f"{field!r} in place of {listed([name])}, " for field, name in meant.items())
     if len(meant) == len(unknown) == 1:
         instead = f"{next(iter(meant))!r} in its place, "
@@ -150,6 +157,14 @@ def _guesses(
     return found
 
 
+def _with_answer_as_text(meant: dict[str, str], row: Row) -> dict[str, str]:
+    """Guess that a column ``answer`` holds the missing text: next to a text it is a reference."""
+    if "text" in meant or "answer" not in row:
+        return meant
+    others = {field: column for field, column in meant.items() if column != "answer"}
+    return {**others, "text": "answer"}
+
+
 def _fields(place: str, row: Row, mapped: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Return a row's values by field, and the columns that are not read."""
     taken = set(mapped.values())
@@ -178,6 +193,8 @@ def _missing(
     several = len(missing) > 1
     expected = "columns of these names" if several else "a column of this name"
     meant = _guesses(missing, unread)
+    if "text" in missing:
+        meant = _with_answer_as_text(meant, row)
     options = {
         f: meant.get(f, "COLUMN") if f in missing else mapped[f] for f in (*missing, *mapped)
     }

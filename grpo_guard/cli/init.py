@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from grpo_guard.cli.inputs import bad_input, writing
 from grpo_guard.cli.terminal import echo
+from grpo_guard.core.pages import page
 
 if TYPE_CHECKING:
     from grpo_guard.core.verifier import CompletionVerifier
@@ -61,7 +63,9 @@ def init(
     ] = Path("guard.yaml"),
     same_weights: Annotated[
         bool | None,
-        typer.Option("--same-weights/--different-weights", help="Do all nodes hold one model?"),
+        typer.Option(
+            "--same-weights/--different-weights", help="Do all nodes hold the same weights?"
+        ),
     ] = None,
     seeds: Annotated[
         bool | None,
@@ -102,7 +106,8 @@ def init(
         return
     with writing(out), out.open("x", encoding="utf-8") as file:
         file.write(text)
-    echo(f"wrote {out}; next: grpo-guard config check {out}")
+    first = "fill in model:, then run" if same_weights else "next:"
+    echo(f"wrote {out}; {first} grpo-guard config check {out}")
 
 
 def _asked(question: str, default: bool) -> bool:
@@ -116,7 +121,8 @@ def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
         preset = "shared_seed" if seeds else "same_weights"
     about, options = _FILES[preset]
     remembered = _NAMES if names else _NAMELESS
-    return f"# {about}\npreset: {preset}\n\n{options}\n{remembered}\n{_REST}"
+    text = f"# {about}\npreset: {preset}\n\n{options}\n{remembered}\n{_REST}"
+    return re.sub(r"docs/([a-z-]+)\.md", lambda found: page(found[1]), text)
 
 
 def check(
@@ -140,11 +146,29 @@ def _describe(config: Path, guard: Guard) -> None:
 
     echo(f"{config}: valid")
     echo(f"  verifiers: {', '.join(_names(guard.verifier))}")
-    rejected, abstained = guard.policy.rules("on_reject"), guard.policy.rules("on_abstain")
-    echo(f"  rejected: {', else '.join(map(str, rejected))}")
-    echo(f"  not checked: {', else '.join(map(str, abstained))}")
+    for about, name in (("rejected", "on_reject"), ("not judged", "on_abstain")):
+        first, *others = map(_effect, guard.policy.rules(name))
+        echo(f"  a completion that is {about} {first}")
+        for other in others:
+            echo(f"    if the trainer cannot do that: it {other}")
     for field, idle in idle_without(guard.verifier).items():
-        echo(f"  without {field}: {'; '.join(idle)}")
+        echo(f"  if completions have no {field}: {'; '.join(idle)}")
+
+
+_EFFECTS: Final = {
+    "drop": "leaves its group (drop)",
+    "skip": "leaves its group (skip)",
+    "no_gain": "leaves its group if its reward is above the group's mean (no_gain)",
+    "zero": "earns 0 (zero)",
+    "keep": "keeps its reward (keep)",
+    "pass": "keeps its reward (pass)",
+    "raise": "stops the run (raise)",
+}
+"""What a rule of the policy does to a completion."""
+
+
+def _effect(rule: str | float) -> str:
+    return _EFFECTS.get(str(rule), f"earns {rule}")
 
 
 def _names(verifier: CompletionVerifier) -> list[str]:

@@ -25,6 +25,7 @@ from grpo_guard.cli.formats import (
     write_lines,
 )
 from grpo_guard.cli.inputs import tell_left_out
+from grpo_guard.core.arguments import number_text
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.files import nowhere
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
@@ -38,11 +39,18 @@ WATCHED: Final = ("node", "task", "completion_ids")
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a file of completions: its completion, or None and the ``problem`` of a malformed
-    line, with file and line number; and the sender's id of the row, if it has one."""
+    line, with file and line number; the sender's id of the row, if it has one; and the node that a
+    malformed line names."""
 
     completion: Completion | None
     problem: str = ""
     id: str | int | None = None
+    named: str | None = None
+
+    @property
+    def node(self) -> str | None:
+        """The name of the sender, if the row has one."""
+        return self.named if self.completion is None else self.completion.node
 
 
 class Rows:
@@ -107,7 +115,9 @@ class Rows:
         except InputError as error:
             hint = list_hint(line, self._name) if number == 1 else ""
             problem = f"(line): {error}{hint}" if data is None else str(error)
-        return Row(None, f"{self._name}:{number}: {problem}", known)
+        node = None if data is None else data.get("node")
+        named = node if isinstance(node, str) else number_text(node)
+        return Row(None, f"{self._name}:{number}: {problem}", known, named)
 
 
 def require_rows(rows: Sized, source: Path) -> None:

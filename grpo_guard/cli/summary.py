@@ -12,6 +12,7 @@ from grpo_guard.cli.formats import listed
 from grpo_guard.cli.rows import Row, Rows
 from grpo_guard.cli.verdict_table import VerdictTable, findings_of, printed
 from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
+from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import unquoted, visible
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard import Guard
@@ -47,6 +48,8 @@ _REMEDIES_OF_REASONS = {
     "no other completion of this prompt": "add the other completions of each prompt",
 }
 _ONE_SENDER = "all rows name one sender: leave out node, or add the rows of the others"
+
+_OTHERS_MALFORMED = "mend the malformed rows: all others name one sender"
 
 _OWN_WORDS = "if honest work says this, pass its words: ordinary: [WORD, ...] in the guard file"
 REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_WORDS}
@@ -116,6 +119,7 @@ class Summary:
         self.nodes: dict[str, Counter[Outcome]] = {}
         self._example: dict[Cause, str] = {}
         self._rejected_for, self._accepted_with = _Reasons(), _Reasons()
+        self._senders: set[str | None] = set()
         self.asked = self.tokens = self.cached = 0
         """Number of verdicts that involved a judge, of the judge's tokens, and of answers from the
         judge's cache."""
@@ -126,7 +130,7 @@ class Summary:
     def add(self, row: Row, verdict: Verdict) -> None:
         """Count the verdict on a row."""
         if self.table is not None:
-            self.table.add(row.completion, verdict)
+            self.table.add(row.completion, verdict, row.node)
         self.outcomes[verdict.outcome] += 1
         self.causes[verdict.outcome, verdict.cause] += 1
         if verdict.usage is not None:
@@ -144,7 +148,9 @@ class Summary:
         elif verdict.accepted and verdict.findings:
             for (by, kind), message in findings_of(verdict.to_dict()).items():
                 self._accepted_with.add(by, kind, message)
-        if row.completion is not None and (name := row.completion.node) is not None:
+        if row.completion is not None and len(self._senders) < 2:
+            self._senders.add(row.node)
+        if (name := row.node) is not None:
             if name not in self.nodes and len(self.nodes) >= MOST_NODES:
                 name = "(others)"
             self.nodes.setdefault(name, Counter())[verdict.outcome] += 1
@@ -205,12 +211,12 @@ class Summary:
     def _remedy(self, cause: Cause) -> str:
         """Return what to do about abstentions of one cause, judging by the first of them."""
         reason = self._example[cause]
-        if reason.startswith(_ALONE) and len(self.nodes) == 1:
-            return _ONE_SENDER
+        if reason.startswith(_ALONE) and len(self._senders) == 1:
+            return _ONE_SENDER if len(self.nodes) == 1 else _OTHERS_MALFORMED
         for start, remedy in _REMEDIES_OF_REASONS.items():
             if reason.startswith(start):
                 return remedy
-        return REMEDIES.get(cause, "see docs/abstentions.md")
+        return REMEDIES.get(cause, f"see {page('abstentions')}")
 
     def _cost(self) -> str:
         """Format the cost of judges, in total and per thousand verified completions."""

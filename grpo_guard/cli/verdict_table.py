@@ -38,12 +38,12 @@ class VerdictTable:
         self._causes: dict[tuple[Outcome, str], _Line] = {}
         self._nodes: dict[str, _Line] = {}
 
-    def add(self, completion: Completion | None, verdict: Verdict) -> None:
-        """Count a verdict. ``completion`` is None for a row without a completion."""
+    def add(self, completion: Completion | None, verdict: Verdict, node: str | None) -> None:
+        """Count a verdict; ``completion`` is None for a line without one, which names ``node``."""
         from grpo_guard.guard.verdict_log import line_of
 
         if completion is None:
-            self.add_logged(verdict.to_dict())
+            self.add_logged({**verdict.to_dict(), "node": node})
         elif not verdict.accepted:
             self.add_logged(line_of(completion, verdict))
         elif verdict.findings:

@@ -77,11 +77,18 @@ WorkersOption: TypeAlias = Annotated[
 def verify(
     source: Source,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The guard, as YAML.")
+        Path | None,
+        typer.Option(
+            "--config", "-c", help="The guard, as YAML. Required, except by --table of verdicts."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="One verdict per line, same order; - is stdout."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="One verdict per line, same order; - is stdout. Required with --config.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the verdicts already in OUT.")
@@ -321,7 +328,7 @@ def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, A
     line = {
         "index": place,
         "id": row.id,
-        "node": None if row.completion is None else row.completion.node,
+        "node": row.node,
         "digest": None if sent.completion is None else digest_of(sent.completion),
         **verdict.to_dict(),
     }

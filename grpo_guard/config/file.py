@@ -26,11 +26,13 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from grpo_guard.config.live import Live, reads_policy
 from grpo_guard.config.preset_options import (
+    IN_THE_SUITE,
     NO_OPTIONS,
     OPTIONS_OF,
     chosen,
     leaves_of,
     preset_options,
+    require_no_preset_option,
     require_options,
     require_plain,
 )
@@ -142,6 +144,7 @@ class GuardConfig(Options):
     def _one_kind(self) -> Self:
         if self.preset is None:
             for name in self.model_extra or ():
+                require_no_preset_option(name)
                 chosen(list(type(self).model_fields), named(name), "")
             if self.verifier is None:
                 raise ValueError("expected verifier: or preset:, got neither")
@@ -246,7 +249,7 @@ class GuardConfig(Options):
 
     def _known_preset(self) -> str:
         with self.naming_errors():
-            return chosen(list(PRESETS), str(self.preset), "preset")
+            return chosen(list(PRESETS), str(self.preset), "preset", IN_THE_SUITE)
 
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()

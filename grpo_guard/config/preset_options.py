@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from grpo_guard.config.presets import PRESETS
 from grpo_guard.config.tree import not_a_node
-from grpo_guard.core.naming import near
+from grpo_guard.core.naming import NOWHERE, near
 from grpo_guard.core.options import ConfigError, Options, named, options_of, placing, shown
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 
@@ -24,6 +24,10 @@ _INSTEAD = {
 }
 # Preset -> the verifier that takes its `**options`.
 OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
+
+
+IN_THE_SUITE = {"heterogeneous": "different_weights", "homogeneous": "shared_seed"}
+"""Name of a defence in the suite -> the preset that it measures."""
 
 
 @cache
@@ -61,6 +65,16 @@ def require_plain(explicit: Mapping[str, Any], name: str) -> None:
     model.read(dict(explicit), name)
 
 
+def require_no_preset_option(key: str) -> None:
+    """Refuse an option of presets in a file without one. Raises ConfigError with their names."""
+    of = [name for name, make in PRESETS.items() if key in inspect.signature(make).parameters]
+    if of and key != "options":
+        raise ConfigError(
+            f"{key}: expected it next to preset: {' or '.join(of)}, got no preset; a file has "
+            "either a preset or verifier:"
+        )
+
+
 def require_options(explicit: Mapping[str, Any], model: type[Options], name: str) -> None:
     """Refuse keys that do not belong next to a preset. Raises ConfigError if a key does not belong
     there; the message says which key was probably meant, or what to write instead."""
@@ -92,6 +106,6 @@ def _nodes(value: Any) -> Any:
     return value
 
 
-def chosen(known: list[str], name: str, where: str) -> str:
+def chosen(known: list[str], name: str, where: str, elsewhere: Mapping[str, str] = NOWHERE) -> str:
     with placing(f"{where}: " if where else "", UnknownNameError):
-        return choose(known, named(name))
+        return choose(known, named(name), elsewhere)

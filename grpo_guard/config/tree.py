@@ -58,6 +58,15 @@ _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
 )
+# Names that a report or `config check` shows, but that no leaf has as its type -> what adds them.
+_ADDED_BY = {
+    "reader": "reader: PATH next to preset: different_weights",
+    "standing": "ledger: at the top of the file, or any preset",
+    "false_sums": "preset: same_weights",
+    "identity": "identity: at the top of the file",
+    "references": "references: at the top of the file",
+    "environment": "environment: at the top of the file",
+}
 # Verifier, or "" for any verifier -> options it had in 0.1.0 and 0.2.0, and what is expected now.
 _GONE = {
     "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
@@ -181,6 +190,11 @@ class _Builder:
             module, dot, attribute = str(name).rpartition(".")
             own = f"; write a class of your own as {module}:{attribute}" if dot else ""
             hint = "" if ":" in str(name) else own
+            if name in _ADDED_BY:
+                raise ConfigError(
+                    f"{where}.type: {shown(name)} is not written as a type: it comes with "
+                    f"{_ADDED_BY[name]}"
+                ) from None
             raise ConfigError(f"{where}.type: {error}{hint}") from None
         except ImportError as error:
             raise ConfigError(f"{where} ({name}): {error}") from None

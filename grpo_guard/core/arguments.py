@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any, TypeGuard, TypeVar
 
 from grpo_guard.core.naming import NOWHERE, UnknownNameError, choose
+from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,7 +108,7 @@ def expected_verifier(where: str, got: object) -> TypeError:
         if where != "Guard.verifier":  # a list member was never meant as a decorator
             remedy = (
                 "write a subclass of CompletionVerifier whose verify(batch) returns a verdict for "
-                "each completion, see docs/own-verifier.md"
+                f"each completion, see {page('own-verifier')}"
             )
         hint = f"the function {got.__name__!r}; {remedy}"
     elif isinstance(got, str):

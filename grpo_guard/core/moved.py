@@ -18,6 +18,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
+from grpo_guard.core.pages import page
+
 _ADAPTERS: Final = "grpo_guard.adapters"
 _ROW: Final = "; a Row has the Completion as its .completion"
 MOVED: Final = {
@@ -75,7 +77,7 @@ METHODS: Final = {
 """Name of a public method before 0.3.0 -> its current name."""
 REMOVED: Final = {
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, because no package index has "
-    "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
+    f"NeMo-RL to test it with; {page('new-adapter')} has a recipe to copy",
 }
 """Name in 0.2.0 -> why it was removed, and what to use instead."""
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.pages import page
 from grpo_guard.core.verdict import Verdict
 
 Scope: TypeAlias = Literal["completion", "batch", "history"]
@@ -56,7 +57,7 @@ class _Renamed:
 
 def _message(owner: type, old: str) -> str:
     now = _VALUES[_NEW_NAMES[old]]
-    return f"{owner.__name__}.{old} was replaced: say {now}; see docs/migration.md"
+    return f"{owner.__name__}.{old} was replaced: say {now}; see {page('migration')}"
 
 
 # A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this many
@@ -153,7 +154,7 @@ def _adopt_new_names(kind: type[Runnable]) -> None:
             value = declared if now == "shares_calls" else "completion" if declared else "batch"
             message = f"{kind.__name__}: {old} = {declared} is now {now} = {value!r}"
             # The frames in between are `check_class`, `__init_subclass__` and `ABCMeta.__new__`.
-            warnings.warn(f"{message}; see docs/migration.md", DeprecationWarning, stacklevel=5)
+            warnings.warn(f"{message}; see {page('migration')}", DeprecationWarning, stacklevel=5)
             setattr(kind, now, value)
         setattr(kind, old, vars(Runnable)[old])
 
@@ -167,5 +168,5 @@ def _require_each(kind: type[Runnable]) -> None:
         return
     raise TypeError(
         f"{kind.__name__}: expected it to override verify_each(batches), which the verify of its "
-        f"base calls, got {first.__name__}.verify alone; see docs/migration.md"
+        f"base calls, got {first.__name__}.verify alone; see {page('migration')}"
     )

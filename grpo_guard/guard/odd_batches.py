@@ -16,6 +16,7 @@ from typing import Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
@@ -54,9 +55,8 @@ class RejectionWarning:
         reason = verdicts[rejected[kinds.index(kind)]].reason
         logger.warning(
             "%d of the %d completions of this batch are rejected, most often by %s, as in %s. If "
-            "they are honest, see 'Everything is rejected' in docs/troubleshooting.md. This "
-            "warning comes once",
-            len(rejected), len(batch), kind[0], shown(reason, 300),
+            "they are honest, see 'Everything is rejected' in %s. This warning comes once",
+            len(rejected), len(batch), kind[0], shown(reason, 300), page("troubleshooting"),
         )  # fmt: skip
 
     def _look_at_abstentions(self, verdicts: Sequence[Verdict]) -> None:

@@ -48,7 +48,7 @@ class ExclusionVerifier(CompletionVerifier):
 
     @property
     def idle_without(self) -> Mapping[str, str]:
-        return {"node": "excludes nobody"}
+        return {"node": "cannot reject convicted nodes"}
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         known: dict[str | None, Verdict] = {}

@@ -57,7 +57,7 @@ def test_check_describes_a_guard_and_its_requirements(checked):
     result = checked(guard_text(False, False, False))
     assert result.exit_code == 0, result.output
     assert "guard.yaml: valid" in result.output
-    assert "without node: standing excludes nobody" in result.output
+    assert "if completions have no node: standing cannot reject convicted nodes" in result.output
     result = checked("preset: different-weights")
     assert result.exit_code == 2
     assert "did you mean 'different_weights'?" in result.stderr

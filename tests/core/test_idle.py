@@ -41,7 +41,11 @@ def test_missing_node_names_warn_once_with_the_remedy(caplog):
         found = [guard.review(batch).metrics for batch in batches(named=False)]
     (said,) = warnings(caplog)
     assert "none of the 8 completions of this batch has 'node'" in said
-    for idle in ("recurrence looks at nothing", "standing excludes nobody", "the ledger records"):
+    for idle in (
+        "recurrence looks at nothing",
+        "standing cannot reject convicted nodes",
+        "the ledger records",
+    ):
         assert idle in said
     assert "a dataset column 'node' in TRL" in said
     assert {m["guard/not_applicable_rate/recurrence"] for m in found} == {1.0}
