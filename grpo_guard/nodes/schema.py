@@ -94,7 +94,7 @@ def unknown_node(path: Path, node: str, names: Iterable[bytes]) -> LedgerError:
 
 def _plain(name: str) -> str:
     letters = normalize("NFKD", name.lower())
-    return "".join(letter for letter in letters if not combining(letter))
+    return "".join(letter for letter in letters if letter.isprintable() and not combining(letter))
 
 
 def connect(path: Path, *, seconds: float, create: bool = True) -> sqlite3.Connection:

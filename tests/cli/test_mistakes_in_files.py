@@ -34,6 +34,22 @@ FILES = {
         "preset: Different_Weights",
         "got 'Different_Weights'; did you mean 'different_weights'?",
     ),
+    "a preset by its name in the suite": (
+        "preset: heterogeneous",
+        "preset: expected one of .*got 'heterogeneous'; did you mean 'different_weights'?",
+    ),
+    "a reader as a type": (
+        f"verifier: {{all: [{{type: screens}}, {{type: reader, model: {WORD_PROBLEMS}}}]}}",
+        r"verifier.all\[1\].type: 'reader' .* comes with reader: PATH next to preset: different_w",
+    ),
+    "a reader next to a tree": (
+        f"verifier: {{type: screens}}\nreader: {WORD_PROBLEMS}",
+        "reader: expected it next to preset: different_weights, got no preset",
+    ),
+    "standing as a type": (
+        "verifier: {all: [{type: screens}, {type: standing}]}",
+        "'standing' is not written as a type: it comes with ledger: at the top of the file",
+    ),
     "a hyphen in a type": (
         "verifier: {type: logprob-bound}",
         "verifier.type: .*got 'logprob-bound'; did you mean 'logprob_bound'?",

@@ -31,6 +31,16 @@ def test_completions_are_counted_by_node_and_outcome():
     assert figures(Guard(Says()), (None, "a")) == {}
 
 
+def test_a_name_that_trackers_do_not_take_is_logged_once_with_its_figures(caplog):
+    guard = Guard(Says())
+    for _ in range(2):
+        found = names(figures(guard, ("李雷", "a"), ("ann", "a")))
+    (digest,) = [name for name in found if name != "ann"]
+    assert [r.getMessage() for r in caplog.records if "logged as" in r.getMessage()] == [
+        f"node '李雷' is logged as guard/node/{digest}"
+    ]
+
+
 def test_invented_names_share_one_metric_and_displace_no_honest_node():
     guard = Guard(Says())
     honest = [("ann", "a"), ("ann", "a"), ("bob", "a"), ("bob", "a")]
