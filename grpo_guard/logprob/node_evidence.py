@@ -13,6 +13,7 @@ import numpy as np
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
@@ -160,7 +161,7 @@ def log_calibrated(p: float) -> float:
 def _findings(
     node: str, together: Batch, alone: Sequence[Evidence], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
-    who = f"node {node[:80]!r}" if node else "completions without a node"
+    who = f"node {shown_name(node)}" if node else "completions without a node"
     about = f"{who}: chance for honest work {p_text(math.exp(-process.log_e_value))}"
     for place, evidence in enumerate(alone):
         if stretch := together.stretches.get(place):
@@ -187,7 +188,7 @@ def _place_findings(
         if won.size and won.max() > 0:
             place = bet.places[int(won.argmax())]
             message = (
-                f"{_PLACE_NAMES[kind]} are too improbable in node {node[:80]!r}'s work, here too; "
-                f"chance for honest work {p_text(math.exp(-process.log_e_value))}"
+                f"{_PLACE_NAMES[kind]} are too improbable in node {shown_name(node)}'s work, here "
+                f"too; chance for honest work {p_text(math.exp(-process.log_e_value))}"
             )
             yield number, (Finding(PLACES, message), (place, place + 1))

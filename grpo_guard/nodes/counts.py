@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import Finding, Verdict, reject
 from grpo_guard.nodes.e_process import log_threshold
@@ -172,6 +173,6 @@ def _name(completion: Completion) -> str | None:
 
 def _rejected(completion: Completion, verdict: Verdict, found: Finding) -> Verdict:
     node = (completion.node or "")[:80]
-    message = f"node {node!r} has {found.kind} more often than its peers, beyond chance"
+    message = f"node {shown_name(node)} has {found.kind} more often than its peers, beyond chance"
     frequent = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
     return reject(FREQUENT_VERIFIER, findings=(frequent, *verdict.findings))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
@@ -75,4 +76,4 @@ def _finding(node: str, state: State) -> Finding:
     why = "is rejected more often than its peers, beyond chance"
     if state is State.SOFT:
         why = "is rejected more often than its peers, not yet beyond doubt"
-    return Finding(STANDING_KIND, f"node {node[:80]!r} {why}")
+    return Finding(STANDING_KIND, f"node {shown_name(node)} {why}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
+from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.coin import canonical
 from grpo_guard.logprob.encoded import EncodeError, malformed
@@ -145,7 +146,7 @@ class SlotBook(Memory):
             absent = [n for n in ("round", "node", "slot") if getattr(completion, n) is None]
             raise malformed(f"a coin needs {' and '.join(absent)}; none was given", "slot_missing")
         if self.nodes is not None and node not in self.nodes:
-            raise malformed(f"node {node[:80]!r} does not take part", "unknown_node")
+            raise malformed(f"node {shown_name(node)} does not take part", "unknown_node")
         if slot < 0 or (self.slots is not None and slot >= self.slots):
             expected = "0 or more" if self.slots is None else f"0 to {self.slots - 1}"
             raise malformed(f"slot {slot}: expected {expected}", "unknown_slot")

@@ -294,13 +294,14 @@ class Identity:
         name, key = envelope.node, envelope.public_key
         if self.ring.key_of(name) not in (None, key):
             return _refusal("wrong_key", f"of {shown_name(name)}")
-        if self.ring.name_of(key) is None:
+        owner = self.ring.name_of(key)
+        if owner is None:
             # A name in the form of a key may only be used by that key.
             if name.startswith(PREFIX) and name != key:
                 return _refusal("wrong_key", f"of {shown_name(name)}")
             return None if self.ring.has_room else _refusal("unknown_key", key)
-        if name not in (key, self.ring.name_of(key)):
-            return _refusal("wrong_key", f"it is {shown_name(self.ring.name_of(key))}'s")
+        if name not in (key, owner):
+            return _refusal("wrong_key", f"it is {shown_name(owner)}'s")
         return None
 
     def _record(self, signed: _Signed) -> Finding | None:
