@@ -78,7 +78,7 @@ def own(tmp_path, monkeypatch):
         ({"type": "arithmetic", "max_chars": 1.5}, "max_chars: expected integer, got 1.5"),
         ({"type": "arithmetic", "textual": "jugde"},
          "textual: expected 'off', 'report' or 'judge', got 'jugde'"),
-        ({"type": "code", "allow": "numpy"}, "list of text or null, got 'numpy'; a list of one"),
+        ({"type": "code", "allow": "numpy"}, "list of text or null, got 'numpy'; write a list"),
         ({"type": "code", "allow": ["math", 3]}, "allow.1: expected text, got 3; in quotes"),
         ({"type": "code", "only": {"tsk": "code"}}, "only: expected one of .*mean 'task'"),
         ({"type": "code", "only": {}}, "expected task=, node= or when="),
