@@ -141,8 +141,9 @@ function draw() {
   app.replaceChildren(
     el("h1", {}, "Verdicts: " + visible(data.title)),
     el("p", {}, rows.length + " of " + data.rows.length + " rows: accept " + counts.accept + ", reject " + counts.reject + ", abstain " + counts.abstain + (data.left_out ? "; " + data.left_out + " rows are not on this page" : "")),
+    data.about ? el("p", {}, data.about) : "",
     el("nav", {}, ...Object.keys(FIELDS).map(select), search()),
-    rounds(),
+    data.about ? "" : rounds(), // a log does not say how many a node sent in a round
     ...rows.slice(0, limit).map(card),
     rows.length > limit ? more : "");
 }

@@ -19,7 +19,13 @@ import typer
 
 from grpo_guard.cli.inputs import bad_input, require_folder_of, writing
 from grpo_guard.cli.terminal import echo
-from grpo_guard.cli.verdict_table import deciding, deciding_p_values, verdict_lines
+from grpo_guard.cli.verdict_table import (
+    VerdictTable,
+    deciding,
+    deciding_p_values,
+    verdict_lines,
+)
+from grpo_guard.core.verdict import Outcome
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row
@@ -34,18 +40,20 @@ _FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The rows of a page, one mapping each, with the row's number in the file as ``index``; the
-    number of rows that did not fit; the file that the texts come from, if any; and a remark to
-    print after the command."""
+    number of rows that did not fit; the file that the texts come from, if any; a remark to print
+    after the command; and what the page says of a guard's log."""
 
     rows: list[dict[str, Any]]
     left_out: int
     source: Path | None = None
     note: str = ""
+    about: str = ""
 
 
 def view(
     verdicts: Annotated[
-        Path, typer.Argument(metavar="OUT.jsonl", help="What grpo-guard verify wrote.")
+        Path,
+        typer.Argument(metavar="OUT.jsonl", help="What grpo-guard verify wrote, or a guard's log."),
     ],
     source: Annotated[
         Path | None,
@@ -89,7 +97,7 @@ def shown_rows(
     accepted rows are dropped first.
 
     Args:
-        verdicts: The file written by ``grpo-guard verify``.
+        verdicts: The file written by ``grpo-guard verify``, or a guard's log.
         source: The file of completions; None for the one named in the first verdict, if it still
             exists.
         mapped: ``FIELD=NAME`` for columns with other names; None for the mapping used when the file
@@ -106,10 +114,12 @@ def shown_rows(
     total = 0
     known: dict[str, Any] = {}  # the first verdict describes the verified file
     for number, data in verdict_lines(verdicts, "view takes", "completions follow --in"):
+        if total == 0 and _is_logged(data):
+            return _of_log(verdicts, source, most)
         if "outcome" not in data or "index" not in data:
             raise InputError(
-                f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify wrote, got "
-                "one without outcome and index; completions follow --in"
+                f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify or a "
+                "guard's log wrote, got one without outcome and index; completions follow --in"
             )
         if total == 0:
             known = data["input"] if isinstance(data.get("input"), dict) else {}
@@ -120,13 +130,7 @@ def shown_rows(
     if not total:
         raise InputError(f"{verdicts}: (file): expected at least one verdict, got none")
     rows = [*kept, *accepted[: max(0, most - len(kept))]]
-    rows.sort(
-        key=lambda row: (
-            _FIRST.get(row["outcome"], 1),
-            not isinstance(row["index"], int),
-            row["index"],
-        )
-    )
+    rows.sort(key=_order)
     note = ""
     if source is None:
         source, note = _remembered(verdicts, known.get("file"))
@@ -137,6 +141,65 @@ def shown_rows(
     for row in rows:
         del row["digest"]
     return Shown(rows, total - len(rows), source, note)
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    return _FIRST.get(row["outcome"], 1), not isinstance(row["index"], int), row["index"]
+
+
+def _is_logged(line: dict[str, Any]) -> bool:
+    """Whether a line is from a guard's log: it then has no index, and counts what was accepted."""
+    return "index" not in line and ("accepted" in line or {"outcome", "excerpt"} <= line.keys())
+
+
+def _of_log(log: Path, source: Path | None, most: int) -> Shown:
+    """Collect the rows of a guard's log. It only counts accepted completions, and holds an excerpt
+    of each other one.
+
+    Raises:
+        InputError: a line is not from a log, or there are completions, which a log cannot name.
+    """
+    from grpo_guard.core.jsonl import InputError
+
+    if source is not None:
+        raise InputError(
+            f"{log}: a guard's log has excerpts of its own, so it needs no --in; for whole texts, "
+            "give --in with a file that grpo-guard verify wrote"
+        )
+    table = VerdictTable()
+    rows: list[dict[str, Any]] = []
+    for number, data in verdict_lines(log, "view takes", "completions follow --in"):
+        if not _is_logged(data):
+            raise InputError(f"{log}:{number}: expected a line of a guard's log, as above it")
+        try:
+            table.add_logged(data)
+        except ValueError as error:
+            raise InputError(f"{log}:{number}: {error}") from None
+        if "accepted" not in data and len(rows) < most:
+            rows.append(_logged_row(data | {"index": number}))
+    total = sum(table.outcomes[one] for one in (Outcome.REJECT, Outcome.ABSTAIN))
+    accepted = table.outcomes[Outcome.ACCEPT]
+    about = (
+        f"A guard's log. It only counts the completions that were accepted ({accepted:,}); of the "
+        "others it holds the end of the prompt and an excerpt of the text. #N is the line."
+    )
+    rows.sort(key=_order)
+    note = f"; {accepted:,} accepted ones are only counted, and texts are excerpts"
+    return Shown(rows, total - len(rows), None, note, about)
+
+
+def _logged_row(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the row for a line of a log. The log's p-value is that of the whole guard, so it is
+    shown only if no member decided."""
+    row = _row(data)
+    del row["digest"]
+    prompt, excerpt = data.get("prompt"), data.get("excerpt")
+    return row | {
+        "p": row["p"] if row["by"] == [str(data.get("verifier"))] else [],
+        "round": data.get("round"),
+        "text": str(excerpt or "")[:MOST_TEXT],
+        **({} if prompt is None else {"prompt": str(prompt)[:_CONTEXT]}),
+    }
 
 
 def _remembered(verdicts: Path, file: Any) -> tuple[Path | None, str]:
@@ -254,7 +317,9 @@ def page(found: Shown, title: str) -> str:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "base-uri 'none'; form-action 'none'"
     )
-    data = _inert({"title": title, "rows": found.rows, "left_out": found.left_out})
+    data = _inert(
+        {"title": title, "rows": found.rows, "left_out": found.left_out, "about": found.about}
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

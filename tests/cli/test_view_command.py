@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from typer.testing import CliRunner
 
+from grpo_guard import Completion, presets
 from grpo_guard.cli.main import app
 from grpo_guard.core.verdict import accept, reject
 
@@ -150,6 +151,53 @@ def test_file_without_verdicts_is_refused(tmp_path, line):
     assert result.exit_code == 2
     assert not (tmp_path / "out.html").exists()
     assert "grpo-guard view" in result.stderr
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """A guard's log of two batches: three completions accepted, two rejected."""
+    guard = presets.different_weights()
+    guard.log = tmp_path / "log.jsonl"
+    for number, text in enumerate(["7 - 5 = 3.", HOSTILE[0] + " 7 - 5 = 9."]):
+        sent = {"ann": "7 - 5 = 2.", "bob": text, "cid": "2."}
+        guard.verify(
+            [Completion("Q: 7 - 5?", t, node=n, round=number) for n, t in sent.items()][number:]
+        )
+    return tmp_path / "log.jsonl"
+
+
+def test_log_of_a_guard_is_shown(logged):
+    result = CliRunner().invoke(app, ["view", str(logged)])
+    assert result.exit_code == 0, result.output
+    assert "2 rows; 3 accepted ones are only counted, and texts are excerpts" in result.output
+    page = logged.with_suffix(".html").read_text()
+    rows = rows_of(page)
+    assert [(row["outcome"], row["node"], row["round"]) for row in rows] == [
+        ("reject", "bob", 0), ("reject", "bob", 1),
+    ]  # fmt: skip
+    assert [row["text"] for row in rows] == ["7 - 5 = 3.", HOSTILE[0] + " 7 - 5 = 9."]
+    assert {row["prompt"] for row in rows} == {"Q: 7 - 5?"}
+    assert rows[0]["by"] == ["arithmetic"]
+    assert rows[0]["findings"][0]["kind"] == "wrong_equation"
+    assert "only counts the completions that were accepted (3)" in page
+    tags = Tags()
+    tags.feed(page)
+    assert [tag for tag, _ in tags.tags].count("script") == 2
+
+
+def test_rows_of_a_log_that_do_not_fit_are_counted(logged):
+    result = CliRunner().invoke(app, ["view", str(logged), "--most", "1"])
+    assert "1 rows; 1 more rows did not fit (--most)" in result.output
+
+
+def test_log_of_a_guard_needs_no_completions(logged):
+    result = CliRunner().invoke(app, ["view", str(logged), "--in", str(logged)])
+    assert result.exit_code == 2
+    assert "a guard's log has excerpts of its own" in " ".join(result.stderr.split())
+    logged.write_text(logged.read_text() + '{"prompt": "p"}\n')
+    result = CliRunner().invoke(app, ["view", str(logged)])
+    assert result.exit_code == 2
+    assert "expected a line of a guard's log" in " ".join(result.stderr.split())
 
 
 SAID = {"ann": "7 - 5 = 2.", "bob": "7 - 5 = 3."}
