@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from grpo_guard.config.live import Live
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
@@ -183,7 +184,7 @@ def results_of(
         "summary": [rate.model_dump(exclude_unset=True) for rate in rates(rows, config.task)],
         "honest_tokens": {"total": sum(tokens), "least": min(tokens, default=0)},
         "honest_p_values": {
-            defence: sorted(_rounded(row.verdict.p_value) for row in group)
+            defence: sorted(graded(row.verdict) for row in group)
             for defence, group in honest.items()
         },
         "p_values": p_values(rows),
@@ -193,18 +194,25 @@ def results_of(
 
 
 def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
-    """Return sorted p-values by verifier and kind, without honest work and abstentions.
-
-    A rejection without a p-value, such as for malformed ids, holds at every threshold and gets 0.
-    """
+    """Return sorted p-values by verifier and kind, without honest work."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        verdict = row.verdict
-        if row.kind != HONEST and not verdict.abstained:
-            bare = verdict.rejected and verdict.p_value is None
-            value = 0.0 if bare else _rounded(verdict.p_value)
-            found.setdefault(row.defence, {}).setdefault(row.kind, []).append(value)
+        if row.kind != HONEST:
+            found.setdefault(row.defence, {}).setdefault(row.kind, []).append(graded(row.verdict))
     return {v: {k: sorted(values) for k, values in kinds.items()} for v, kinds in found.items()}
+
+
+def graded(verdict: Verdict) -> float:
+    """Return the p-value at which a verdict enters a ROC curve, for honest work and poison alike.
+
+    A rejection without a p-value, such as for malformed ids, holds at every threshold and gets 0;
+    any other verdict without one gets 1, so that abstentions count as not rejected, as in the
+    table.
+    """
+    p = verdict.p_value
+    if p is None or math.isnan(p):
+        return 0.0 if verdict.rejected else 1.0
+    return float(f"{p:.3g}")
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -213,7 +221,3 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
         json.dumps(row.to_dict(with_text=len(row.case.completion.text) <= _LONGEST)) for row in rows
     ]
     write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _rounded(value: float | None) -> float:
-    return 1.0 if value is None or math.isnan(value) else float(f"{value:.3g}")

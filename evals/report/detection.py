@@ -227,8 +227,9 @@ def roc_section(results: Results) -> str:
     figures = []
     rows: list[list[Cell]] = []
     without = [name for name in results.p_values if not _graded(results, name)]
+    unlike = [name for name in results.p_values if not _agrees(results, name)]
     for verifier, kinds in results.p_values.items():
-        if verifier in without:
+        if verifier in without or verifier in unlike:
             continue
         honest = results.honest_p_values.get(verifier, [])
         curves = [
@@ -245,11 +246,11 @@ def roc_section(results: Results) -> str:
             most = f"{percent(upper[1])} at most"
             rows.append([verifier, one.kind, f"{one.auc:.4f}", one.caught, most])
     if not figures:
-        return ""
+        return _unlike(unlike)
     header = ["Verifier", "Kind", "Area under the curve", "Caught with no honest one rejected"]
     header.append("False positives there, 95 %")
     return (
-        f"<h2>Caught against wrongly rejected</h2>{note(_NOTE)}{_without(without)}"
+        f"<h2>Caught against wrongly rejected</h2>{note(_NOTE)}{_without(without)}{_unlike(unlike)}"
         f'<div class="charts">{"".join(figures)}</div>{Table(header, rows).html()}'
     )
 
@@ -259,6 +260,34 @@ def _graded(results: Results, verifier: str) -> bool:
     kinds = results.p_values.get(verifier, {}).values()
     every = (results.honest_p_values.get(verifier, []), *kinds)
     return any(0.0 < value < 1.0 for values in every for value in values)
+
+
+def _agrees(results: Results, verifier: str) -> bool:
+    """Whether some threshold of a verifier's p-values rejects as many completions of each kind as
+    the table says. None does if rejected ones have larger p-values than accepted ones."""
+    values = {HONEST: results.honest_p_values.get(verifier, []), **results.p_values[verifier]}
+    counted = [
+        (sorted(values[row.attack]), row.rejected)
+        for row in results.summary
+        if (row.metric, row.defence) == (REJECTED, verifier)
+        and row.rejected is not None
+        and row.n == len(values.get(row.attack, ()))
+    ]
+    thresholds = {-1.0, *(value for own, _ in counted for value in own)}
+    return any(
+        all(bisect_right(own, threshold) == rejected for own, rejected in counted)
+        for threshold in thresholds
+    )
+
+
+def _unlike(names: Sequence[str]) -> str:
+    """Return a note naming the verifiers whose p-values contradict the table."""
+    if not names:
+        return ""
+    return note(
+        f"No curve for {', '.join(names)}: no threshold of the p-values rejects what the table "
+        "says was rejected. Measure again if the file is from 0.3.0 or earlier."
+    )
 
 
 def _without(names: Sequence[str]) -> str:

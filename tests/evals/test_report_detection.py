@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from grpo_guard import Cause, Completion, SamplingSpec, Verdict, abstain, accept, reject
+from grpo_guard.evals.detect.config import DetectConfig
+from grpo_guard.evals.detect.matrix import Row
+from grpo_guard.evals.detect.poison import Case
+from grpo_guard.evals.detect.run import results_of
 from tests.evals.report_samples import Page, example, page
+
+SPEC = SamplingSpec(engine="transformers", temperature=1.0, top_k=0, top_p=1.0)
 
 
 def test_detection_results_put_false_positives_first() -> None:
@@ -116,6 +124,43 @@ def test_binary_rules_have_no_curve() -> None:
     assert "honest completions rejected" in shown.text
     yes_no = {"honest_p_values": {"rules": [0.0, 1.0]}, "p_values": {"rules": {"text": [0.0, 1]}}}
     assert "svg" not in [tag for tag, _ in _detection(**yes_no).tags]
+
+
+def _ran(verdicts: dict[str, list[Verdict]]) -> Page:
+    """The report on verdicts of one verifier, by kind of completion."""
+    case = Case(Completion("2 + 2?", "4", node="ann"))
+    rows = [Row(kind, "mine", case, verdict) for kind, own in verdicts.items() for verdict in own]
+    config = DetectConfig(None, SPEC)
+    return page(results_of(config, rows, command="", seconds=0.0))
+
+
+def test_honest_work_rejected_without_a_p_value_is_rejected_at_every_threshold() -> None:
+    passed = [replace(accept("mine"), p_value=0.3), accept("mine")] * 95
+    text = [reject("mine")] * 199 + [replace(accept("mine"), p_value=0.5)]
+    shown = _ran({"honest": passed + [reject("mine")] * 10, "text": text})
+    curve = re.sub(r"\s+", " ", shown.text.partition("Caught against wrongly rejected")[2])
+    assert "10 / 200" in shown.text
+    assert "0.9725" in curve, "199 of 200 tie with 10 of 200 at p = 0, one lies in the middle"
+    assert "0 / 200" in curve, "at no honest rejection, none of the poison is caught"
+
+
+def test_abstentions_count_as_not_rejected_in_table_and_curve() -> None:
+    shown = _ran({
+        "honest": [replace(accept("mine"), p_value=0.3)] * 4,
+        "text": [reject("mine"), abstain("mine", Cause.TIMEOUT)],
+    })  # fmt: skip
+    curve = shown.text.partition("Caught against wrongly rejected")[2]
+    assert shown.text.count("1 / 2") == 2
+    assert "1 / 2" in curve
+
+
+def test_a_curve_that_contradicts_the_table_is_left_out() -> None:
+    row = {"defence": "mine", "metric": "rejected", "mean": 0.5, "low": 0.0, "high": 1.0, "n": 2}
+    summary = [row | {"attack": "honest", "rejected": 1}, row | {"attack": "text", "rejected": 1}]
+    before = {"honest_p_values": {"mine": [1.0, 1.0]}, "p_values": {"mine": {"text": [0.0, 0.4]}}}
+    shown = _detection(summary=summary, **before)
+    assert "svg" not in [tag for tag, _ in shown.tags]
+    assert "No curve for mine: no threshold of the p-values rejects what the table" in shown.text
 
 
 def test_rules_without_a_curve_are_listed() -> None:
