@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -28,12 +29,21 @@ if TYPE_CHECKING:
 
 _OF_POLICY: Final = frozenset(field.name for field in fields(Policy))
 
+_ON_GUARD: Final = {
+    "log": "guard.log = PATH",
+    "identity": "guard.identity = Identity(...)",
+    "references": "guard.references = References(...)",
+    "environment": "guard = guard.with_environment(...)",
+    "failures": "guard.failures = GraderFailures(...)",
+}
+"""Argument of `Guard` that no preset takes -> how it is given to a preset's guard."""
+
 F = TypeVar("F", bound=Callable[..., Guard])
 
 
 def checked(preset: F) -> F:
     """Give a preset readable errors about its arguments, as `worded` does for functions."""
-    name, made = preset.__name__, worded(preset)
+    name, made, own = preset.__name__, worded(preset), inspect.signature(preset).parameters.keys()
 
     @functools.wraps(preset)
     def call(*args: Any, **kwargs: Any) -> Guard:
@@ -47,6 +57,11 @@ def checked(preset: F) -> F:
             raise TypeError(
                 f"presets.{name}: expected {option} in a policy, got it as an option; write "
                 f"policy=Policy({rule})"
+            )
+        for option in kwargs.keys() & _ON_GUARD.keys() - own:
+            raise TypeError(
+                f"presets.{name}: expected {option} to be set on the guard, got it as an option; "
+                f"write guard = presets.{name}(...) and {_ON_GUARD[option]}"
             )
         if not isinstance(kwargs.get("policy"), Policy | None):
             raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])

@@ -7,21 +7,27 @@ from typing import Any, Final
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.files import obstacle
 from grpo_guard.core.model_paths import unexpanded
+from grpo_guard.core.naming import UnknownNameError, choose
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import require_names
 from grpo_guard.guard.verdict_log import VerdictLog
 
-# The argument, an attribute its value must have, and what to write instead. Classes are not
+# Argument -> an attribute its value must have, and what to write instead. Classes are not
 # imported for type checks, because importing takes time and most guards do not need them.
-_PARTS: Final = (
-    ("ledger", "record", "EvidenceLedger(PATH)"),
-    ("length_scaling", "past", "LengthScaling(...)"),
-    ("identity", "admit", "Identity(KeyRing(...))"),
-    ("references", "check", "References({prompt: answer}) or References.from_file(PATH)"),
-    ("failures", "ask", "GraderFailures(...)"),
-)
+_PARTS: Final = {
+    "ledger": ("record", "EvidenceLedger(PATH)"),
+    "length_scaling": ("past", "LengthScaling(...)"),
+    "identity": ("admit", "Identity(KeyRing(...))"),
+    "references": ("check", "References({prompt: answer}) or References.from_file(PATH)"),
+    "failures": ("ask", "GraderFailures(...)"),
+}
+
+_ATTRIBUTES: Final = (
+    "verifier", "policy", "log", "ledger", "identity", "references", "workers", "environment",
+    "failures", "length_scaling", "detokenizer", "reads_ids", "idle", "rejections",
+)  # fmt: skip
 
 
 def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
@@ -32,9 +38,41 @@ def require_parts(verifier: Any, policy: Any, *parts: Any) -> None:
     require_names(verifier)
     if not isinstance(policy, Policy | None):
         raise not_a_policy("Guard.policy", policy)
-    for (name, needed, written), part in zip(_PARTS, parts, strict=True):
-        if part is not None and (isinstance(part, type) or not hasattr(part, needed)):
-            raise TypeError(f"Guard.{name}: expected None or {written}, got {shown(part)}")
+    for name, part in zip(_PARTS, parts, strict=True):
+        _require_part(name, part)
+
+
+def require_attribute(guard: Any, closed: bool, name: str, value: Any) -> None:
+    """Check that ``value`` can be assigned to the attribute ``name`` of a guard. Values of
+    properties are checked where these are set.
+
+    Args:
+        guard: The guard.
+        closed: Whether the guard has no attributes but those of `Guard`; a subclass may have more.
+        name: Name of the attribute.
+        value: Its new value.
+
+    Raises:
+        AttributeError: a guard has no such attribute, so that setting it would have no effect.
+        TypeError: the value has the wrong type.
+    """
+    if closed and name not in _ATTRIBUTES and not name.startswith("_"):
+        try:
+            choose(_ATTRIBUTES, name)
+        except UnknownNameError as error:
+            raise AttributeError(f"guard: {error}", name=name, obj=guard) from None
+    if name == "verifier" and not isinstance(value, CompletionVerifier):
+        raise expected_verifier("guard.verifier", value)
+    if name == "policy" and not isinstance(value, Policy):
+        raise not_a_policy("guard.policy", value, wanted="a Policy")
+    if name in _PARTS:
+        _require_part(name, value)
+
+
+def _require_part(name: str, part: Any) -> None:
+    needed, written = _PARTS[name]
+    if part is not None and (isinstance(part, type) or not hasattr(part, needed)):
+        raise TypeError(f"Guard.{name}: expected None or {written}, got {shown(part)}")
 
 
 def log_of(log: Any) -> VerdictLog | None:

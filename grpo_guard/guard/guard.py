@@ -19,7 +19,7 @@ from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.abstentions import AbstainWindow
 from grpo_guard.guard.admission import AdmittedBatch, admit, certain, completions
-from grpo_guard.guard.argument_checks import log_of, require_parts
+from grpo_guard.guard.argument_checks import log_of, require_attribute, require_parts
 from grpo_guard.guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.guard.framework import adapter_for, only_reward
 from grpo_guard.guard.idle import IdleWarning
@@ -180,6 +180,10 @@ class Guard:
 
         def __getattr__(self, name: str) -> Any:
             raise renamed(type(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        require_attribute(self, type(self) is Guard, name, value)
+        super().__setattr__(name, value)
 
     @property
     def log(self) -> VerdictLog | None:

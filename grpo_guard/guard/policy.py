@@ -170,9 +170,9 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def not_a_policy(where: str, got: object) -> TypeError:
+def not_a_policy(where: str, got: object, wanted: str = "a Policy or None") -> TypeError:
     """The error for a value that is not a policy, with what to write instead."""
     hint = f"; write Policy(on_reject={got!r})" if got in _RULES["on_reject"] else ""
     if isinstance(got, Mapping):
         hint = "; write Policy(**...)"
-    return TypeError(f"{where}: expected a Policy or None, got {shown(got)}{hint}")
+    return TypeError(f"{where}: expected {wanted}, got {shown(got)}{hint}")

@@ -289,3 +289,47 @@ def test_abstain_error_names_the_member():
     guard = Guard(stack, policy=Policy(max_abstain_rate=0.1, abstain_window=1))
     with pytest.raises(AbstainError, match=r"last causes: {'loud: provider': 2}"):
         guard.review(completions("a?", "a?"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "rewards", "expected"),
+    [
+        ("r", [1.0], [None]),
+        ("rr", [1.0, 1.0], [None, None]),
+        ("ar", [1.0, 1.0], [1.0, 1.0]),
+        ("aar", [1.0, 0.0, 0.5], [1.0, 0.0, 0.5]),
+        ("aar", [1.0, 0.0, 1.0], [1.0, 0.0, None]),
+        ("?r", [1.0, 0.0], [None, None]),
+    ],
+)
+def test_no_gain_removes_a_group_in_which_nothing_is_accepted(texts, rewards, expected):
+    guard = Guard(Says(), policy=Policy(on_reject="no_gain"))
+    assert guard.apply(rewards, completions(*texts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("lgo", "x", "guard: expected one of .*got 'lgo'; did you mean 'log'?"),
+        ("polciy", Policy(), "got 'polciy'; did you mean 'policy'?"),
+        ("policy", "drop", r"expected a Policy, got 'drop'; write Policy\(on_reject='drop'\)"),
+        ("policy", None, "guard.policy: expected a Policy, got None"),
+        ("verifier", "screens", "guard.verifier: expected a CompletionVerifier, got 'screens'"),
+        ("ledger", "run.sqlite", r"Guard.ledger: expected None or EvidenceLedger\(PATH\), got"),
+        ("failures", 3, "Guard.failures: expected None or GraderFailures"),
+    ],
+)
+def test_wrong_attribute_is_refused_when_it_is_set(name, value, said):
+    made = Guard(Says())
+    with pytest.raises((AttributeError, TypeError), match=said):
+        setattr(made, name, value)
+    assert made.policy == Policy()
+
+
+def test_a_subclass_of_guard_may_have_attributes_of_its_own():
+    class Counting(Guard):
+        pass
+
+    made = Counting(Says())
+    made.count = 3
+    assert made.count == 3

@@ -104,6 +104,23 @@ def test_state_that_is_not_a_folder_is_refused(tmp_path):
         presets.different_weights(state=tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    ("option", "written"),
+    [
+        ("log", "guard.log = PATH"),
+        ("identity", "guard.identity = Identity(...)"),
+        ("references", "guard.references = References(...)"),
+        ("environment", "guard = guard.with_environment(...)"),
+        ("failures", "guard.failures = GraderFailures(...)"),
+    ],
+)
+def test_option_of_the_guard_says_how_a_preset_takes_it(option, written):
+    for preset in (presets.different_weights, presets.judged, presets.failures_only):
+        with pytest.raises(TypeError, match=f"expected {option} to be set on the guard.*") as found:
+            preset(**{option: "x"})
+        assert written in str(found.value)
+
+
 def test_extra_verifiers_are_added_and_a_policy_replaces_the_presets(tmp_path):
     guard = presets.different_weights(
         state=tmp_path, beside=[~ScreensVerifier()], policy=Policy(on_reject="zero")
