@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import AllOf, AnyOf, Cascade
-from grpo_guard.core.moved import from_the_top, install
+from grpo_guard.core.moved import from_the_top, install, place_of
 from grpo_guard.core.naming import near
 from grpo_guard.core.registry import needing_extra, register_verifier
 from grpo_guard.core.sampling import SamplingSpec
@@ -87,8 +87,11 @@ def __getattr__(name: str) -> Any:
         return needing_extra(_LAZY[name], name)
     if (moved := from_the_top(name)) is not None:
         return moved
-    nearest = near(__all__, name)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = ""
+    if place := place_of(name):
+        hint = f": from {place} import {name}"
+    elif nearest := near(__all__, name):
+        hint = f"; did you mean {nearest[0]!r}?"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

@@ -21,6 +21,11 @@ _INSTEAD = {
     "ledger": "a preset keeps one itself, in the folder state:",
     "only": "restrict a verifier in its list beside:",
     "alpha": "its verifiers have no budget to share",
+    "frequent": "the preset's own rules count what recurs; for a kind of finding of your own, put "
+    "its verifier into beside: with severity: {KIND: count}",
+    "trusted_tolerance": "length_scaling: {tolerance: ...} scales single completions",
+    "node_weight": "length_scaling: {tolerance: ...} scales single completions",
+    "batch_alpha": "put the verifier into beside: with count_alpha: ALPHA",
 }
 # Preset -> the verifier that takes its `**options`.
 OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}

@@ -52,8 +52,10 @@ _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
 }
 _RAY = "grpo_guard.server.distributed.verifier:RayVerifier"
 
+_IN_LEAF = "severity: {KIND: count} in its leaf, and state: FOLDER at the top of the file"
 _FREQUENT = "severity: {KIND: count} in its place, and state: FOLDER at the top of the file"
 _BATCH_ALPHA = "count_alpha: ALPHA in its place, over all rounds together"
+_WHOLE = "to be left out; length_scaling: of preset: different_weights scales single completions"
 _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
@@ -70,7 +72,8 @@ _ADDED_BY = {
 # Verifier, or "" for any verifier -> options it had in 0.1.0 and 0.2.0, and what is expected now.
 _GONE = {
     "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
-    "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
+    "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG}
+    | dict.fromkeys(("trusted_tolerance", "node_weight"), _WHOLE),
 }
 
 
@@ -140,6 +143,8 @@ class _Builder:
             return self._on_ray(dict(node), where)
         if len(kinds) == 1:
             return self._combinator(kinds[0], dict(node), where)
+        if "frequent" in node:
+            raise ConfigError(f"{where}.frequent: expected its verifier alone, with {_IN_LEAF}")
         raise ConfigError(
             f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not, ray; "
             f"got {', '.join(map(named, node)) or 'nothing'}"

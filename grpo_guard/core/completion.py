@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.core.arguments import number_text, worded_class
 from grpo_guard.core.given import Given
+from grpo_guard.core.moved import renamed
 from grpo_guard.core.naming import FIELD_CALLED
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.core.quoting import fits
@@ -128,6 +129,11 @@ class Completion(_Marked):
                 object.__setattr__(self, "given", self.given.placed(tokens, len(self.text)))
             except ValueError as error:
                 raise CompletionError("given", str(error), self.given) from None
+
+    if not TYPE_CHECKING:  # a type checker would give every attribute the type Any
+
+        def __getattr__(self, name: str) -> Any:
+            raise renamed(type(self), name)
 
     @property
     def context(self) -> Given | None:

@@ -73,13 +73,16 @@ METHODS: Final = {
     "Guard.asking": "with_environment",
     "Guard.reviewed": "finish_review",
     "Guard.recorded": "record_verdicts",
+    "Completion.told": "verified_spans",
 }
-"""Name of a public method before 0.3.0 -> its current name."""
+"""Name of a public method or property before 0.3.0 -> its current name."""
 REMOVED: Final = {
+    "grpo_guard.FrequentFindings": "the wrapper was removed; on the verifier that finds the kind, "
+    'set severity={KIND: "count"}',
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, because no package index has "
     f"NeMo-RL to test it with; {page('new-adapter')} has a recipe to copy",
 }
-"""Name in 0.2.0 -> why it was removed, and what to use instead."""
+"""Name in 0.2.0 or 0.1.0 -> why it was removed, and what to use instead."""
 
 
 _FROM_THE_ROOT: Final = {
@@ -109,6 +112,43 @@ RELOCATED: Final[Mapping[str, str]] = {
     "grpo_guard.watching": "grpo_guard.guard.review",
 }
 """Old name of a module or package that moved unchanged -> its current name. Both names work."""
+
+
+_PLACES: Final = {
+    "adapters": "areal:GuardedGroup prime_rl:GuardedScoring "
+    "atropos.environment:GuardedEnv genrl.game:GuardedGame openrlhf.agent:GuardedAgent "
+    "slime:SlimeAdapter tinker:GuardedGroups verl.agent_loop:GuardedManager "
+    "verl.agent_loop:GuardedRollouts verl.manager:GuardedRewardManager",
+    "content": "rules:RuleVerifier extras.language:LanguageVerifier extras.pii:PiiVerifier "
+    "extras.secrets:SecretsVerifier extras.toxicity:ToxicityVerifier",
+    "core": "given:Given testing:VerifierContract",
+    "guard": "graders:GraderFailures references:References verdict_log:VerdictLog",
+    "judge": "errors:BackendError errors:JudgeSetupError backends.base:Reply backends.base:Request",
+    "logprob": "reader.reader:SpanReader reader.verifier:ReaderVerifier "
+    "replay.generate:CoinSampling replay.vllm_processor:CoinProcessor "
+    "scorers.transformers:TransformersScorer scorers.vllm:VLLMScorer",
+    "nodes": "exclusion_verifier:ExclusionVerifier schema:LedgerError store:NodeStore "
+    "identity.gate:Identity identity.keys:SigningKey identity.ring:KeyRing",
+    "server": "client.verifier:RemoteVerifier distributed.scorer:RayScorer "
+    "distributed.verifier:RayVerifier",
+}
+"""Folder -> MODULE:NAME of the classes in it that the documentation mentions and that are not
+exported at the top."""
+
+
+def place_of(name: str, top: Sequence[str] = ()) -> str | None:
+    """Return the module to import a documented class from: ``grpo_guard`` if it is in ``top``, the
+    exported names. None for any other name."""
+    if name in top:
+        return "grpo_guard"
+    if name in FROM_THE_TOP:
+        return FROM_THE_TOP[name].rpartition(".")[0]
+    for folder, places in _PLACES.items():
+        for place in places.split():
+            module, _, called = place.rpartition(":")
+            if called == name:
+                return f"grpo_guard.{folder}.{module}"
+    return None
 
 
 def relocated(name: str) -> str | None:
@@ -165,7 +205,15 @@ class Moved:
         if (now := relocated(name)) is not None and importlib.util.find_spec(now) is not None:
             warnings.warn(f"{name} is now {now}", DeprecationWarning, stacklevel=2)
             return ModuleSpec(name, _OldName(now), is_package=False)
+        package, _, last = name.rpartition(".")
+        if package.split(".")[0] == "grpo_guard" and (place := place_of(last, exported())):
+            raise ImportError(f"{last} is in {place}: from {place} import {last}", name=name)
         return None
+
+
+def exported() -> Sequence[str]:
+    """Return the names that `grpo_guard` exports."""
+    return getattr(sys.modules.get("grpo_guard"), "__all__", ())
 
 
 def from_the_top(name: str) -> Any:

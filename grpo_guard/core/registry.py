@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from grpo_guard.core.moved import exported, place_of
 from grpo_guard.core.naming import UnknownNameError as UnknownNameError
 from grpo_guard.core.naming import choose as choose
 from grpo_guard.core.redaction import hidden, secrets_in
@@ -138,6 +139,8 @@ def _imported(name: str) -> Any:
         remedy = "; run the command in the folder that holds it, or install it" if lost else ""
         for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):
             remedy = f"; did you mean {near!r}?"
+        if isinstance(error, AttributeError) and (place := place_of(attribute, exported())):
+            remedy = f"; did you mean {f'{place}:{attribute}'!r}?"
         raise UnknownNameError(
             f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
             f"{type(error).__name__}: {why:.200}{remedy}"

@@ -70,6 +70,30 @@ FILES = {
         "verifier: {type: screens}\npolcy: {on_reject: drop}",
         "got 'polcy'; did you mean 'policy'?",
     ),
+    "a wrapper of 0.1 next to a preset": (
+        "preset: different_weights\nfrequent: {wrong_textual: 0.1}",
+        r"frequent: expected none next to .* beside: with severity: \{KIND: count\}",
+    ),
+    "a wrapper of 0.1 in a tree": (
+        "verifier: {frequent: {kind: wrong_textual, verifier: {type: arithmetic}}}",
+        r"verifier.frequent: expected its verifier alone, with severity: \{KIND: count\}",
+    ),
+    "an option of 0.2 next to a preset": (
+        "preset: different_weights\nbatch_alpha: 0.01",
+        "batch_alpha: expected none .*put the verifier into beside: with count_alpha: ALPHA",
+    ),
+    "an option of length in 0.2": (
+        "verifier: {type: length, trusted_tolerance: 0.2}",
+        "trusted_tolerance: expected to be left out; length_scaling: of preset: different_weights",
+    ),
+    "a class in an old package": (
+        "verifier: {type: 'grpo_guard.nodes.recurrence:RecurrenceVerifier'}",
+        "did you mean 'grpo_guard:RecurrenceVerifier'?",
+    ),
+    "a class in a package that only holds its module": (
+        "verifier: {type: 'grpo_guard.content.length:LengthVerifier'}",
+        "did you mean 'grpo_guard.content.length.verifier:LengthVerifier'?",
+    ),
     "a rule": (
         "preset: different_weights\npolicy: {on_reject: nogain}",
         "policy.on_reject: expected .*got 'nogain'; did you mean 'no_gain'?",

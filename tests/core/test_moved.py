@@ -5,15 +5,26 @@ import importlib.util
 import pickle
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 import grpo_guard
+from grpo_guard import presets
 from grpo_guard.core import moved
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.moved import FROM_THE_TOP, METHODS, MOVED, RELOCATED, REMOVED
+from grpo_guard.core.moved import (
+    _PLACES,
+    FROM_THE_TOP,
+    METHODS,
+    MOVED,
+    RELOCATED,
+    REMOVED,
+    place_of,
+)
 from grpo_guard.nodes.identity.ring import KeyRing
 
+COMPLETION = Completion("2 + 2?", "4")
 DOCUMENTED = {
     "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",
     "import grpo_guard.ledger.ledger": "ledger.ledger is nodes.ledger",
@@ -46,11 +57,62 @@ def test_new_location_exists_and_the_old_name_does_not(name):
         importlib.import_module(name)
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_removed_name_points_to_its_recipe(name):
-    for import_it in (f"import {name}", f"from grpo_guard.adapters import {name.split('.')[-1]}"):
-        with pytest.raises(ImportError, match=r"was removed.*docs/new-adapter\.md"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("grpo_guard.adapters.nemo_rl", r"docs/new-adapter\.md"),
+        ("grpo_guard.FrequentFindings", r'set severity=\{KIND: "count"\}'),
+    ],
+)
+def test_removed_name_points_to_its_remedy(name, said):
+    assert name in REMOVED
+    package, _, last = name.rpartition(".")
+    for import_it in (f"import {name}", f"from {package} import {last}"):
+        with pytest.raises(ImportError, match=f"was removed.*{said}"):
             exec(import_it, {})  # noqa: S102  # of the list above
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("from grpo_guard import RemoteVerifier", "from grpo_guard.server.client.verifier import"),
+        ("from grpo_guard.guard import GraderFailures", "from grpo_guard.guard.graders import"),
+        ("from grpo_guard import ExclusionVerifier", "grpo_guard.nodes.exclusion_verifier import"),
+        ("from grpo_guard.content.length import LengthVerifier", "content.length.verifier import"),
+        ("from grpo_guard.nodes.recurrence import RecurrenceVerifier", "from grpo_guard import"),
+        ("from grpo_guard.identity import KeyRing", "from grpo_guard.nodes.identity.ring import"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_name_in_the_wrong_package_says_where_it_is(statement, said):
+    with pytest.raises(ImportError, match=re.escape(said)) as caught:
+        exec(statement, {})  # noqa: S102  # of the list above
+    exec(str(caught.value).partition(": ")[2], {})  # noqa: S102  # the import that it names
+
+
+def test_missing_attribute_of_the_package_says_where_it_is():
+    with pytest.raises(AttributeError, match=r"from grpo_guard\.nodes\.store import NodeStore$"):
+        _ = grpo_guard.NodeStore
+    with pytest.raises(AttributeError, match="no attribute 'Polcy'; did you mean 'Policy'"):
+        _ = grpo_guard.Polcy
+
+
+def test_every_place_exists():
+    for folder, places in _PLACES.items():
+        for place in places.split():
+            module, _, name = place.rpartition(":")
+            assert place_of(name) == f"grpo_guard.{folder}.{module}"
+            assert importlib.util.find_spec(f"grpo_guard.{folder}.{module}") is not None, place
+            source = importlib.util.find_spec(f"grpo_guard.{folder}.{module}").origin
+            assert f"class {name}" in Path(source).read_text(encoding="utf-8"), place
+
+
+def test_classes_in_the_documentation_have_a_place():
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *root.joinpath("docs").glob("*.md")]
+    named = set(re.findall(r"`([A-Z]\w+(?:Verifier|Failures|Store|Ring|Key|Scorer|Contract))\b",
+                           "".join(page.read_text(encoding="utf-8") for page in pages)))  # fmt: skip
+    assert {n for n in named if place_of(n, grpo_guard.__all__) is None} == set()
 
 
 @pytest.mark.parametrize("name", RELOCATED)
@@ -105,11 +167,10 @@ def test_deprecated_top_level_name_works_and_warns(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_renamed_method_error_names_the_new_one(name):
     owner, _, method = name.partition(".")
-    made = grpo_guard.presets.different_weights()
-    assert type(made).__name__ == owner
+    made = {one.__class__.__name__: one for one in (presets.different_weights(), COMPLETION)}[owner]
     with pytest.raises(AttributeError, match=f"{method}.*now '{METHODS[name]}'"):
         getattr(made, method)
-    assert callable(getattr(made, METHODS[name]))
+    assert hasattr(made, METHODS[name])
 
 
 def test_every_top_level_name_exists():
