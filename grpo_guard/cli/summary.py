@@ -16,6 +16,7 @@ from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import unquoted, visible
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard import Guard
+from grpo_guard.guard.abstentions import REMEDIES
 from grpo_guard.guard.idle import idle_without
 
 MOST_NODES = 10_000
@@ -29,18 +30,6 @@ of kinds."""
 _MOST_KEPT = 400
 """Maximum length of an example, in characters."""
 
-REMEDIES = {
-    Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
-    Cause.RATE_LIMITED: "lower the judge's concurrency or requests per minute",
-    Cause.PROVIDER: "fix what the message names: the judge's base_url, model, key or mode",
-    Cause.CIRCUIT_OPEN: "an earlier call still hangs: look at what the verifier waits for",
-    Cause.BUDGET: "raise the judge's budget",
-    Cause.OUT_OF_MEMORY: "raise memory_budget, or score on another device",
-    Cause.FAULT: "the log has the traceback",
-    Cause.UNSUPPORTED: "the message says what the verifier cannot judge",
-    Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
-    Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
-}
 _ALONE = "no other node is known yet"
 # Start of an abstention's reason -> a remedy that fits better than that of its cause.
 _REMEDIES_OF_REASONS = {

@@ -177,8 +177,8 @@ def _of_log(log: Path, source: Path | None, most: int) -> Shown:
             raise InputError(f"{log}:{number}: {error}") from None
         if "accepted" not in data and len(rows) < most:
             rows.append(_logged_row(data | {"index": number}))
-    total = sum(table.outcomes[one] for one in (Outcome.REJECT, Outcome.ABSTAIN))
     accepted = table.outcomes[Outcome.ACCEPT]
+    total = table.outcomes.total() - accepted
     about = (
         f"A guard's log. It only counts the completions that were accepted ({accepted:,}); of the "
         "others it holds the end of the prompt and an excerpt of the text. #N is the line."

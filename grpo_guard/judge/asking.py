@@ -19,6 +19,7 @@ from grpo_guard.judge.errors import (
     JudgeSetupError,
     as_backend_error,
     may_be_one_of_many,
+    one_line,
 )
 from grpo_guard.judge.limits import CircuitBreaker, Limits, Spending
 
@@ -51,6 +52,7 @@ class Asker:
         self._breaker = CircuitBreaker()
         self._spending = Spending(limits)
         self._broken: JudgeSetupError | None = None
+        self._first_failure = ""  # since the provider last answered
         self._neutral: Request | None = None
         self._neutral_lock = asyncio.Lock()
         self._neutral_outcome: tuple[float, BackendError | None] | None = None
@@ -131,9 +133,9 @@ class Asker:
                 f"no answer within {self._limits.deadline:g} s", cause=Cause.TIMEOUT, retry=False
             )
         if not self._breaker.allows():
-            raise BackendError(
-                "the provider failed repeatedly", cause=Cause.CIRCUIT_OPEN, retry=False
-            )
+            why = f", first with: {self._first_failure}" if self._first_failure else ""
+            message = f"not asked again for a while: the provider failed repeatedly{why}"
+            raise BackendError(message, cause=Cause.CIRCUIT_OPEN, retry=False)
         # The per-request limit is too short for a batch of hundreds in a local engine.
         return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)
 
@@ -155,7 +157,7 @@ class Asker:
                 for request in part:
                     self._spending.add(request, None)
             raise await self._charged(failure, deadline) from error
-        self._breaker.succeeded()
+        self._answered()
         for request, reply in zip(part, replies, strict=True):
             self._spending.add(request, reply)
         return replies
@@ -178,12 +180,20 @@ class Asker:
         elif isinstance(failure, ContextTooLongError) or failure.cause is Cause.RATE_LIMITED:
             pass  # a provider that answers "too many" or "too long" is up
         elif not self._breaker.next_opens:
-            self._breaker.failed()
+            self._failed(failure)
         elif (problem := await self._problem_since(failed_at, deadline)) is None:
-            self._breaker.succeeded()
+            self._answered()
         elif problem is not _NO_TIME:
-            self._breaker.failed()
+            self._failed(failure)
         return failure
+
+    def _answered(self) -> None:
+        self._breaker.succeeded()
+        self._first_failure = ""
+
+    def _failed(self, failure: BackendError) -> None:
+        self._breaker.failed()
+        self._first_failure = self._first_failure or one_line(str(failure), 200)
 
     async def _problem_since(self, moment: float, deadline: float) -> BackendError | None:
         """Return why the provider does not answer the neutral question, or None if it does.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard import Cause, Completion, Outcome, presets
+from grpo_guard import AbstainError, Cause, Completion, Guard, Outcome, Policy, presets
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
@@ -153,6 +153,25 @@ def test_an_outage_is_noticed_after_a_few_requests(server):
     assert {v.outcome for v in verdicts} == {Outcome.ABSTAIN}
     assert {v.cause for v in verdicts} == {Cause.PROVIDER, Cause.CIRCUIT_OPEN}
     assert server.requests < 40
+
+
+def test_an_open_circuit_says_how_the_outage_began(server):
+    server.behaviour = "http500"
+    guard = Guard(
+        judge(server, limits={"concurrency": 4, "attempts": 1}), policy=Policy(abstain_window=2)
+    )
+    opened = guard.review(completions(*["good"] * 40)).verdicts[-1]
+    assert opened.cause is Cause.CIRCUIT_OPEN
+    assert "the provider failed repeatedly, first with: http://" in opened.reason
+    assert "500" in opened.reason
+    with pytest.raises(AbstainError) as stopped:
+        guard.review(completions("good", "good"))
+    said = str(stopped.value)
+    assert "First failure: judge: http://" in said
+    assert "judge: not asked again for a while, after repeated failures (2 completions)" in said
+    assert said.endswith("What to do: fix what the message names: the judge's base_url, model, "
+                         "key or mode")  # fmt: skip
+    assert "circuit_open" not in said
 
 
 def test_the_deadline_holds_for_the_whole_batch(server):
