@@ -35,6 +35,12 @@ BUNDLED = Path(__file__).parent / "rubrics"
 _PLACEHOLDER = re.compile(r"\{(verdict|prompt|reference|completion|fence)\}")
 
 
+_FORM = (
+    'a header of "name: NAME" and "version: 1", a line [system] with your instructions and '
+    "{verdict}, and a line [user] with {prompt} and {completion}, see docs/own-judge.md"
+)
+
+
 class RubricError(ValueError):
     """A rubric is malformed; the message names the file, what was expected and what was found."""
 
@@ -93,12 +99,18 @@ class Rubric:
         head, system_mark, rest = text.partition("\n[system]\n")
         system, user_mark, user = rest.partition("\n[user]\n")
         if not (system_mark and user_mark):
-            raise RubricError(f"{where}: expected a header, a line [system] and a line [user]")
+            raise RubricError(f"{where}: expected {_FORM}; got {_missing(text)}")
         fields = dict(line.partition(":")[::2] for line in head.splitlines() if line.strip())
         if set(fields) != {"name", "version"}:
             got = ", ".join(fields) or "nothing"
-            raise RubricError(f"{where}: expected name and version in the header, got {got}")
+            raise RubricError(f"{where}: expected {_FORM}; got {got} in the header")
         return cls(fields["name"].strip(), fields["version"].strip(), system.strip(), user.strip())
+
+
+def _missing(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines()]
+    lacking = [mark for mark in ("[system]", "[user]") if mark not in lines]
+    return f"no line {' and none '.join(lacking)}" if lacking else "these lines in another order"
 
 
 def fill(template: str, values: Mapping[str, str | None]) -> str:

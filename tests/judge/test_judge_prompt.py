@@ -4,6 +4,8 @@ import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -295,8 +297,9 @@ def test_a_custom_rubric(tmp_path):
     ("text", "problem"),
     [
         ("", "expected a header"),
-        (RUBRIC.replace("[user]", "user"), "expected a header"),
-        (RUBRIC.replace("version: 3\n", ""), "expected name and version in the header, got name"),
+        (RUBRIC.replace("[user]", "user"), r"expected a header.*; got no line \[user\]"),
+        ("Reject praise.", r"a line \[system\] with .*; got no line \[system\] and none \[user\]"),
+        (RUBRIC.replace("version: 3\n", ""), r"a header of .*; got name in the header"),
         (RUBRIC.replace("{completion}", "it"), r"\[user\]: expected {completion} once and last"),
         (RUBRIC + "{completion}", r"\[user\]: expected {completion} once and last"),
         (RUBRIC + "{prompt}", r"\[user\]: expected {completion} once and last"),
@@ -307,6 +310,18 @@ def test_a_custom_rubric(tmp_path):
 def test_invalid_rubrics(text, problem):
     with pytest.raises(RubricError, match=problem):
         Rubric.parse(text)
+
+
+def test_rubric_in_the_documentation_is_valid():
+    page = Path(__file__).parents[2].joinpath("docs/own-judge.md").read_text(encoding="utf-8")
+    block = page.partition("## A rubric of your own")[2].split("```")[1].partition("\n")[2]
+    rubric = Rubric.parse(block)
+    assert rubric.name == "no-praise"
+    system, user = asked("the text", rubric=rubric)
+    assert "praises" in system["content"]
+    assert "VERDICT" in system["content"]
+    assert "the text" in user["content"]
+    assert "{" not in system["content"] + user["content"]
 
 
 def test_missing_rubrics(tmp_path):
