@@ -84,8 +84,9 @@ def test_too_many_abstentions_stop_the_run_once_the_window_is_full():
         guard.review(completions("a", "?"))  # half abstained in fewer than three batches
     said = (
         r"the guard abstained on 3 of 6 completions that it did not reject in the last 3 batches; "
-        r"Policy\(max_abstain_rate=0.25\) allows no more than 25%. First failure: says: .+\. In the "
-        r"last batch: says: the provider failed \(1 completion\)\. What to do: fix what the message names"
+        r"Policy\(max_abstain_rate=0.25\) allows no more than 25%. First failure: says: .+\. In "
+        r"the last batch: says: the provider failed \(1 completion\)\. What to do: fix what the "
+        "message names"
     )
     with pytest.raises(AbstainError, match=said):
         guard.review(completions("a", "?"))
@@ -131,7 +132,7 @@ def test_given_verdicts_skip_the_verifier_and_count():
 def test_given_abstentions_count_against_the_window():
     unread = abstain("mine", Cause.UNSUPPORTED, "several turns")
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0.25, abstain_window=1))
-    with pytest.raises(AbstainError, match="First failure: mine: several turns. In the"):
+    with pytest.raises(AbstainError, match="First failure: mine: several turns"):
         guard.review(completions("a", "a"), [None, unread])
 
 

@@ -3,7 +3,6 @@
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
-
 from pathlib import Path
 
 import pytest
