@@ -16,7 +16,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Final
 
-from grpo_guard.core.arguments import number_text
+from grpo_guard.core.arguments import number_text, whole_number
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.detokenizer import Detokenizer, UnreadableError
 from grpo_guard.core.verdict import Cause, Verdict, reject
@@ -170,10 +170,11 @@ def _warn_unused(kind: str) -> None:
 
 
 def integer_from(value: Any) -> int | None:
-    """Convert a 64-bit integer, including NumPy's, to an int; None for anything else."""
+    """Convert a 64-bit integer, including NumPy's, to an int, and a float that is one, as in a
+    column with gaps; None for anything else."""
     value = _scalar(value)
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return int(value) if whole and -(2**63) <= value < 2**63 else None
+    number = whole_number(value) if isinstance(value, Real) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def _name(value: Any) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from grpo_guard.cli.file_rows import Row, first_row, is_rollout, kind_of, rows_of
-from grpo_guard.core.arguments import is_finite
+from grpo_guard.core.arguments import is_finite, is_gap, number_text
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.naming import CALLED, FIELD_CALLED, near
@@ -175,7 +175,7 @@ def _fields(place: str, row: Row, mapped: Mapping[str, str]) -> tuple[dict[str, 
     missing |= {field: field for field in ("prompt", "text") if columns[field] is None}
     if missing:
         raise _missing(place, missing, row, unread, mapped)
-    found = {f: _value(f, row[c]) for f, c in read.items() if c and row[c] is not None}
+    found = {f: _value(f, row[c]) for f, c in read.items() if c and not _no_value(f, row[c])}
     for field in ("prompt", "text"):
         if field not in found:
             raise InputError(f"{place}: {columns[field]}: expected a value in each row, got null")
@@ -209,6 +209,10 @@ def _column(field: str, row: Row, taken: set[str]) -> str | None:
     return next((name for name in names if name in row and name not in taken), None)
 
 
+def _no_value(field: str, value: Any) -> bool:
+    return value is None or (field not in ("prompt", "text") and is_gap(value))
+
+
 def _value(field: str, value: Any) -> Any:
     if field == "text" and isinstance(value, list):
         return "\n".join(filter(None, map(_text_of, value)))
@@ -219,7 +223,7 @@ def _value(field: str, value: Any) -> Any:
     if field == "task" and is_finite(value):
         return json.dumps(value)
     if field == "id" and not isinstance(value, int):
-        return str(value)[:200]
+        return (number_text(value) or str(value))[:200]
     return value
 
 

@@ -163,6 +163,28 @@ def whole(value: Any) -> int | None:
         return None
 
 
+def whole_number(value: Any) -> int | None:
+    """Convert an integer, or a float that is one, to ``int``; return None for anything else.
+
+    A column with missing values is converted to floats, so 3.0 was originally 3.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int.__int__(value)  # drops a subclass's own methods
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        number = float(value)
+        return int(number) if number.is_integer() and abs(number) < 2**53 else None
+    return whole(value)
+
+
+def is_gap(value: Any) -> bool:
+    """Whether a value marks a gap in a column: NaN, or the NA of pandas."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return type(value).__name__ == "NAType"
+
+
 def real(where: str, value: object) -> float:
     """Convert a Python or NumPy number to ``float``; raise TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real):

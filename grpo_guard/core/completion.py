@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.core.arguments import number_text, worded_class
+from grpo_guard.core.arguments import is_gap, number_text, whole_number, worded_class
 from grpo_guard.core.given import Given
 from grpo_guard.core.moved import renamed
 from grpo_guard.core.naming import FIELD_CALLED
@@ -130,7 +130,7 @@ class Completion(_Marked):
             except ValueError as error:
                 raise CompletionError("given", str(error), self.given) from None
 
-    if not TYPE_CHECKING:  # a type checker would give every attribute the type Any
+    if not TYPE_CHECKING:  # as in Guard
 
         def __getattr__(self, name: str) -> Any:
             raise renamed(type(self), name)
@@ -184,10 +184,14 @@ class Completion(_Marked):
 
     @classmethod
     def from_dict(cls, data: Any, also: Sequence[str] = ()) -> Completion:
-        """Read one parsed line of IN.jsonl; unknown fields are errors, so that typos are caught,
-        and the error lists ``also``, fields that the caller has taken out."""
+        """Read a parsed line of IN.jsonl or a row of a table, where NaN is no value, and ``step``
+        (of TRL) the round. Unknown fields are errors, so that typos are caught; the error lists
+        ``also``, fields that the caller has taken out."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
+        data = {k: v for k, v in data.items() if not (k in _OPTIONAL and is_gap(v))}
+        if "step" in data and "round" not in data:
+            data["round"] = data.pop("step")
         for name in data:  # first, so that "completion" is reported as a name for "text"
             if name not in _READ:
                 known = [*(f.name for f in fields(cls)), *also]
@@ -280,11 +284,12 @@ def _node(name: str, value: Any) -> str | None:
 
 
 def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | None):
+    number = whole_number(value)
+    if number is None and value is not None:
         raise CompletionError(name, f"{kind} or null", value)
-    if value is not None and not fits(value):
+    if number is not None and not fits(number):
         raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
-    return None if value is None else int.__int__(value)  # drops a subclass's own methods
+    return number
 
 
 def _group(name: str, value: Any) -> str | int | None:
@@ -383,6 +388,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "metadata": _metadata,
 }
 
+_OPTIONAL: Final = {*_READ, "step"} - {"prompt", "text", "prompt_trusted"}
 _values: Final = operator.attrgetter(*_READ)
 _SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
 

@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
+from grpo_guard.core.arguments import is_gap, whole_number
 from grpo_guard.core.completion import Completion, CompletionError, shown
 
 # One line is one completion; a file without line breaks must not fill memory.
@@ -65,8 +66,10 @@ def read_completions(path: Path) -> list[Completion]:
 def row_id(value: Any) -> str | int | None:
     """Return the sender's own id of a row: an integer, a short string or None. Anything else raises
     CompletionError."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
+    if value is None or is_gap(value):
+        return None
+    if (number := whole_number(value)) is not None:
+        return number
     if isinstance(value, str) and len(value) <= LONGEST_ID:
         return value
     raise CompletionError("id", f"an integer or at most {LONGEST_ID} characters", value)

@@ -131,6 +131,11 @@ def completions(batch: object) -> list[Completion]:
     """Return the batch as a list; raises TypeError if an item is not a completion."""
     if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
         raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
+    if hasattr(batch, "to_dict") and hasattr(batch, "columns"):
+        raise TypeError(
+            f"batch: expected a list of completions, got a {type(batch).__name__}; write "
+            '[Completion.from_dict(row) for row in TABLE.to_dict("records")]'
+        )
     found = list(batch)
     for i, one in enumerate(found):
         if not isinstance(one, Completion):

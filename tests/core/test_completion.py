@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import Completion
+from grpo_guard import Completion, presets
 from grpo_guard.core.completion import CompletionError
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.core.verdict import accept
@@ -89,6 +89,43 @@ def test_number_as_reference_is_read_as_its_text(number, text):
     assert Completion.from_dict(line).reference == text
 
 
+@pytest.mark.parametrize("number", [3, np.int64(3), np.uint8(3), 3.0, np.float64(3), np.float32(3)])
+@pytest.mark.parametrize("field", ["round", "slot", "group"])
+def test_whole_number_of_any_type_is_read_as_an_integer(field, number):
+    found = getattr(Completion("p", "t", **{field: number}), field)
+    assert (found, type(found)) == (3, int)
+
+
+@pytest.mark.parametrize("number", [3.5, math.inf, math.nan, True, np.bool_(True), 2.0**60, "3"])
+def test_other_numbers_are_no_rounds(number):
+    with pytest.raises(CompletionError, match=r"^round: expected an integer"):
+        Completion("p", "t", round=number)
+
+
+def test_rows_of_a_table_with_gaps_are_read():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(
+        {
+            "prompt": ["p", "p"],
+            "text": ["a", "b"],
+            "step": [3, None],  # floats, because of the gap
+            "slot": pd.array([1, None], dtype="Int64"),
+            "node": ["ann", math.nan],
+            "reference": [942, None],
+        }
+    )
+    first, second = (Completion.from_dict(row) for row in table.to_dict("records"))
+    assert (first.round, first.slot, first.node, first.reference) == (3, 1, "ann", "942")
+    assert (second.round, second.slot, second.node, second.reference) == (None,) * 4
+    with pytest.raises(CompletionError, match=r"^text: expected a string, got nan"):
+        Completion.from_dict({"prompt": "p", "text": math.nan})
+    with pytest.raises(CompletionError, match=r"^prompt_trusted: expected true or false, got nan"):
+        Completion.from_dict({"prompt": "p", "text": "t", "prompt_trusted": math.nan})
+    how = r'Completion.from_dict\(row\) for row in TABLE.to_dict\("records"\)'
+    with pytest.raises(TypeError, match=f"got a DataFrame; write .{how}"):
+        presets.different_weights().verify(table)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -127,6 +164,8 @@ def test_invalid_lines_are_refused(line, message):
 def test_name_of_another_tool_is_understood(name, field):
     with pytest.raises(TypeError, match=f"got '{name}'; did you mean '{field}'\\?"):
         Completion(**{"prompt": "p", "text": "t", name: "x"})
+    if name == "step":  # read as the round
+        return
     with pytest.raises(CompletionError, match=f"^{name}: expected '{field}' in its place"):
         Completion.from_dict({"prompt": "p", "text": "t", name: "x"})
 
