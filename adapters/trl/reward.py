@@ -90,7 +90,19 @@ class TRLAdapter:
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]
-        return wrapped if together else wrapped[0]
+        return GuardedList(wrapped) if together else wrapped[0]
+
+
+class GuardedList(list[Any]):
+    """Guarded reward functions. TRL looks up ``__call__`` of each reward function that it is given,
+    so a list of these within another list is explained when the trainer is built."""
+
+    @property
+    def __call__(self) -> Any:
+        raise TypeError(
+            "reward_funcs: expected a list of functions, got a guard's list within a list; pass "
+            "the list that the guard returned, without brackets around it"
+        )
 
 
 def inspected(rewards: Any, guard: Guard) -> list[RewardFunction]:

@@ -193,6 +193,9 @@ class VerifierContract:
         The verifier must not raise, and may abstain only if ``author_can_abstain`` or
         ``steps_aside`` declares it: under ``on_abstain="pass"`` an abstention is a reward.
         """
+        # If the examples fail by themselves, no hostile completion is to blame.
+        verdicts = self._verdicts(self.make(), self._batch(), "decides")
+        self._as_wanted(verdicts, range(len(verdicts)), "decides")
         for what, odd in hostile(self._batch()[0]).items():
             one, promise = self.make(), f"hostile completion ({what})"
             verdict, *others = self._verdicts(one, [odd, *self._batch()], promise)
@@ -265,7 +268,9 @@ def check_verifier(
             except AssertionError as error:
                 broken.append(f"- {error}")
     if broken:
-        raise AssertionError("\n".join(["the verifier breaks its contract:", *broken]))
+        raise AssertionError(
+            "\n".join(["the verifier breaks its contract:", *dict.fromkeys(broken)])
+        )
 
 
 def hostile(like: Completion) -> dict[str, Completion]:

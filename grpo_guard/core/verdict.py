@@ -192,9 +192,11 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if not isinstance(self.cause, Cause):
+            given = self.cause if isinstance(self.cause, list | tuple) else (self.cause,)
+            findings = bool(given) and all(isinstance(one, Finding) for one in given)
             raise TypeError(
                 f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
-                "put explanations into message="
+                + ("write findings=(...)" if findings else "put explanations into message=")
             )
         if type(self.outcome) is not Outcome:
             got = shown(self.outcome)

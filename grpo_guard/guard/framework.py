@@ -128,6 +128,10 @@ def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
     An adapter that asks for a superset of another's parameters wins, so that neither installation
     order nor table order decides.
     """
+    if isinstance(function, list | tuple):
+        raise FrameworkError(
+            "reward: expected one flat list of functions, got a list within a list"
+        )
     if not callable(function):
         raise FrameworkError(
             f"reward: expected a callable, got {function!r:.80}. A reward model given by its name "

@@ -21,7 +21,7 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.core.ensemble import Vote, only
-from grpo_guard.core.verdict import accept, reject
+from grpo_guard.core.verdict import Finding, accept, reject
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 
@@ -340,6 +340,14 @@ CALLS = {
     "a greedy sampler": (
         lambda: SamplingSpec("vllm", 0.0, 0, 1.0),
         r"SamplingSpec.temperature: expected a finite number > 0 \(greedy decoding is top_k=1\)",
+    ),
+    "a finding for a cause": (
+        lambda: reject("x", Finding("odd", "It is odd.")),
+        r"Verdict.cause: expected a Cause such as .*; write findings=\(...\)$",
+    ),
+    "findings for a cause": (
+        lambda: reject("x", [Finding("odd", "It is odd.")]),
+        r"Verdict.cause: expected a Cause such as .*; write findings=\(...\)$",
     ),
     "words for a cause": (
         lambda: reject("x", "because"),

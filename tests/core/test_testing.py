@@ -336,6 +336,18 @@ def test_every_broken_promise_is_in_one_message():
         check_verifier(Both, EXAMPLES)
 
 
+def test_no_hostile_completion_is_blamed_for_an_example_that_fails():
+    class Shouts(Sound):
+        def verify(self, batch):
+            return [reject(self.name, "loud") if "!" in c.text else accept("x") for c in batch]
+
+    with pytest.raises(AssertionError) as found:
+        check_verifier(Shouts, EXAMPLES)
+    assert "- decides: expected a verdict, got TypeError" in str(found.value)
+    assert "hostile" not in str(found.value)
+    assert str(found.value).count("- decides") == 1
+
+
 def test_existing_alarm_is_restored():
     before = signal.setitimer(signal.ITIMER_REAL, 500)
     handler = signal.getsignal(signal.SIGALRM)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_guard import AbstainError, Completion, Policy, guard
+from grpo_guard import AbstainError, Completion, Policy, guard, presets
 from grpo_guard.adapters.trl.reward import rows_from
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.characters import Characters
 from tests.helpers.rule_verifiers import Broken, NoWord
@@ -67,6 +68,22 @@ def test_custom_name_distinguishes_two_partials():
 def test_models_names_and_classes_are_refused(reward):
     with pytest.raises(FrameworkError, match=r"expected a (function|callable)"):
         guard(NoWord(), framework="trl")([reward])
+
+
+def test_list_of_a_guard_within_a_list_is_explained():
+    def one(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    trl = pytest.importorskip("trl")
+    wrapped = presets.different_weights()([one])
+    assert isinstance(wrapped, list)
+    with pytest.raises(TypeError, match="got a guard's list within a list; pass the list that the"):
+        trl.GRPOTrainer(
+            str(WORD_PROBLEMS), [wrapped], trl.GRPOConfig(use_cpu=True, bf16=False, report_to=[])
+        )
+    for nested in ([wrapped], [[one]]):
+        with pytest.raises(FrameworkError, match="expected one flat list of functions, got one w"):
+            presets.different_weights()(nested)
 
 
 def test_strict_signature_gets_only_its_own_arguments():
