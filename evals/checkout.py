@@ -22,7 +22,7 @@ def known(names: Collection[str], name: str) -> str:
     try:
         return choose(names, name)
     except UnknownNameError as error:
-        more = "" if _is_here() else "; a checkout of the repository has more"
+        more = "" if _is_here() else "; a clone of the repository has more names"
         raise UnknownNameError(f"{error}{more}") from None
 
 

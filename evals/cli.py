@@ -323,7 +323,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     from grpo_guard.evals.detect.matrix import matrix_table
     from grpo_guard.evals.detect.run import results_of, run, write_rows
     from grpo_guard.evals.progress import reporter
-    from grpo_guard.evals.report.detection import passed_text
+    from grpo_guard.evals.report.detection import about_rows, passed_text
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.report.tables import print_table
     from grpo_guard.evals.results import REJECTED, Results, Summary, write_json
@@ -349,6 +349,8 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     for row in found:
         if but := passed_text([row]):
             echo(f"{row.attack}, {row.defence}: of those that passed, {but}")
+    for line in about_rows(found):
+        echo(line)
     page = write_report(out)
     echo(f"wrote {out / 'results.json'}, {out / 'rows.jsonl'} and {page}")
     judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}

@@ -109,7 +109,7 @@ class OneOfTwelve(TextAttack):
 
 
 class SybilSpread(OneOfTwelve):
-    """Like `OneOfTwelve`, but malicious nodes take turns, so that each poisons few completions."""
+    """Like `one_of_twelve`, but malicious nodes take turns, so that each poisons only a few."""
 
     name = "sybil_spread"
 

@@ -7,8 +7,10 @@ and negative controls go through the same verifier in the same run.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -142,15 +144,32 @@ def detect(
             else:
                 batches = _alone(verifier, members)
             done = 0
-            for part, verdicts in batches:
-                rows += [
-                    Row(kind, verifier.name, case, verdict)
-                    for case, verdict in zip(part, verdicts, strict=True)
-                ]
-                done += len(part)
-                if progress:
-                    progress(kind, done, len(members))
+            with _expecting_rejections(kind):
+                for part, verdicts in batches:
+                    rows += [
+                        Row(kind, verifier.name, case, verdict)
+                        for case, verdict in zip(part, verdicts, strict=True)
+                    ]
+                    done += len(part)
+                    if progress:
+                        progress(kind, done, len(members))
     return rows
+
+
+@contextmanager
+def _expecting_rejections(kind: str) -> Iterator[None]:
+    """While poison and controls are verified, leave out warnings that most of a batch is rejected:
+    they say what to do if the completions are honest."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return kind == HONEST or "they are honest" not in " ".join(record.getMessage().split())
+
+    logger = logging.getLogger("grpo_guard")
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _alone(

@@ -86,6 +86,30 @@ def passed_text(rows: Sequence[Summary]) -> str:
     return f"{count} were found, but their answer is wrong, so they earn nothing"
 
 
+def about_rows(found: Sequence[Summary]) -> list[str]:
+    """Explain rows of the printed table that look like failures but are none."""
+    lines = []
+    honest = {row.defence: row.n for row in found if row.attack == HONEST}
+    fewer = {
+        f"{row.attack} {row.n}": honest[row.defence]
+        for row in found
+        if row.attack != HONEST
+        and not row.attack.startswith(CONTROL)
+        and 0 < row.n < honest.get(row.defence, 0)
+    }
+    if fewer:
+        lines.append(
+            f"of {max(fewer.values()):,} honest completions, attacks change those that they can: "
+            f"{', '.join(fewer)}"
+        )
+    if any(row.attack.startswith(CONTROL) for row in found):
+        lines.append(
+            "control:NAME is a check of the guard, not an attack: text that no honest node sends; "
+            "rules for texts accept some of it, such as another model's"
+        )
+    return lines
+
+
 def _attacks(results: Results) -> dict[str, list[Summary]]:
     """Return each verifier's rejection rates of poison; controls are not attacks."""
     found: dict[str, list[Summary]] = {}

@@ -132,11 +132,15 @@ def _length_sentence(scenario: Scenario) -> str:
     for series in [*([scenario.undefended] if scenario.undefended else []), *_asked(scenario)]:
         ratio = series.length_ratio_end(scenario.beside(series))
         if ratio is not None:
-            own = series.label in ("undefended", "guarded")
-            parts.append(f"{series.label if own else f'with {series.label}'} {ratio.value:.2f}")
+            parts.append(f"{_with(series.label)} {ratio.value:.2f}")
     if not parts:
         return "No attack-free run is available to compare this attack on length with."
     return f"Mean length at the end, relative to the attack-free run’s: {listed(parts)}."
+
+
+def _with(label: str) -> str:
+    """Return a series' label so that it reads on after a figure: a guard's name needs a "with"."""
+    return label if label in ("undefended", "guarded", "attack-free") else f"with {label}"
 
 
 def cost_sentence(scenario: Scenario) -> str:
@@ -157,7 +161,7 @@ def cost_sentence(scenario: Scenario) -> str:
             sentence += f", and abstained on {series.abstained.count:,}"
         parts.append(sentence + ".")
     rewards = [
-        f"{three_digits(series.reward_end.value)} {series.label}"
+        f"{three_digits(series.reward_end.value)} {_with(series.label)}"
         for series in reversed(scenario.series)
         if series.reward_end
     ]

@@ -74,9 +74,10 @@ def _verdicts(found: Sequence[Scenario]) -> str:
     beside = note(compared) if others else ""
     if not verdicts:
         return '<p class="lede">No guard was tested in these runs.</p>' + beside
-    if min(series.seeds for one in found for series in one.attacked or one.series) == 1:
-        seeds = "Some of these figures come from 1 seed and do not show how another would differ."
-        beside += note(seeds)
+    seeds = {series.seeds for one in found for series in one.attacked or one.series}
+    if 1 in seeds:
+        some = "These figures" if seeds == {1} else "Some of these figures"
+        beside += note(f"{some} come from 1 seed and do not show how another would differ.")
     return (
         f'<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
         f"<details><summary>The criterion</summary><p>{prose(CRITERION)}</p></details>"

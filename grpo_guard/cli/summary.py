@@ -213,7 +213,8 @@ class Summary:
         usd = f", {self.usd * each:.2f} USD" if self._priced and self.usd else ""
         return (
             f"judge: asked about {self.asked:,}, {self.cached:,} answers from the cache, "
-            f"{self.tokens:,} tokens; per thousand completions {self.tokens * each:,.0f}{usd}"
+            f"{self.tokens:,} tokens; per thousand completions {self.tokens * each:,.0f} "
+            f"tokens{usd}"
         )
 
     def too_many_abstained(self, most: float) -> str | None:

@@ -78,8 +78,8 @@ def _complaint(
     taken = {p.name for p in ordered[: len(args)]} | kwargs.keys()
     for p in by_name:
         if p.default is p.empty and p.name not in taken:
-            what = meaning(about, p.name) or "a value"
-            return f"{name}.{p.name}: expected a value, got nothing; it is: {what}"
+            what = meaning(about, p.name)
+            return f"{name}.{p.name}: expected a value, got nothing{what and f'; it is: {what}'}"
     return None
 
 

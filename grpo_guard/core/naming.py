@@ -38,7 +38,7 @@ def choose(known: Collection[str], name: str, elsewhere: Mapping[str, str] = NOW
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         # A list of forty names would bury the suggestion.
         many = nearest and len(known) > _FEW
-        expected = f"one of {len(known)} names" if many else f"one of {', '.join(known)}"
+        expected = f"one of {len(known)} known names" if many else f"one of {', '.join(known)}"
         # If a closing quote is misplaced, the rest of a line, keys included, ends up in the name.
         got = hidden(name, secrets_in(name))
         raise UnknownNameError(f"expected {expected}, got {got!r:.200}{hint}")

@@ -16,7 +16,17 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import (
     AfterValidator,
@@ -318,6 +328,10 @@ def named(field: object) -> str:
     return str(field) if known else "(no option's name)"
 
 
+_FILE: Final = r"(?:[a-z_]+[./]){1,3}[a-z_]+"
+"""What looks like a path, such as ``run.sqlite``, and hardly like a key."""
+
+
 def shown(value: object) -> str:
     """Format a value for a message; only its type or length if it might be or contain a key."""
     if value is None or isinstance(value, bool | float):
@@ -325,7 +339,8 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return str(value) if abs(value) < 10**9 else "a large integer"
     if isinstance(value, str):
-        plain = re.fullmatch("[a-z_]{0,20}", value) or (len(value) <= 24 and is_name(value))
+        short = len(value) <= 24 and (is_name(value) or re.fullmatch(_FILE, value))
+        plain = re.fullmatch("[a-z_]{0,20}", value) or short
         plain = plain and not re.search("[0-9]", value)
         return repr(value) if plain else f"{len(value)} characters of text"
     return f"a {type(value).__name__}"

@@ -141,7 +141,8 @@ class LogProbBoundVerifier(LogProbVerifier):
     ) -> Verdict:
         notes = self._notes(encoded)
         if ambiguous := int((evidence.zones == AMBIGUOUS).sum()):
-            message = f"{ambiguous} tokens lie at the edge of the support"
+            lie = "token lies" if ambiguous == 1 else "tokens lie"
+            message = f"{ambiguous} {lie} at the edge of the support"
             notes = (Finding("ambiguous", message), *notes)
         if evidence.p_value >= self.alpha:
             return accept(self.name, p_value=evidence.p_value, findings=notes)

@@ -116,17 +116,19 @@ class NodeEvidence:
             by_place |= dict(_findings(node, batches[node], alone, after[node]))
             found |= {own[place]: placed for place, placed in by_place.items()}
         if len(guilty) * 2 > len(places):
-            self._warn(len(guilty), len(places))
+            one = "the completions of a batch, which name no node, are"
+            several = f"{len(guilty)} of {len(places)} nodes of a batch are"
+            self._warn(one if [*places] == [_NAMELESS] else several)
         return found
 
-    def _warn(self, guilty: int, nodes: int) -> None:
+    def _warn(self, who: str) -> None:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%d of %d nodes of a batch are convicted of work that the declared sampler would "
-                "not give. If they are honest, look for tokens that were not sampled (a forced "
-                "beginning belongs in the prompt), one seed for several requests, a wrong "
-                "SamplingSpec, or other weights", guilty, nodes,
+                "%s convicted of work that the declared sampler would not give. If they are "
+                "honest, look for tokens that were not sampled (a forced beginning belongs in the "
+                "prompt), one seed for several requests, a wrong SamplingSpec, or other weights",
+                who,
             )  # fmt: skip
 
     def answer(self, scored: Scored, evidence: Evidence) -> Answer:

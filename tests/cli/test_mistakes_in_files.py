@@ -94,6 +94,10 @@ FILES = {
         "verifier: {type: 'grpo_guard.content.length:LengthVerifier'}",
         "did you mean 'grpo_guard.content.length.verifier:LengthVerifier'?",
     ),
+    "a path for a mapping": (
+        "verifier: {type: screens}\nledger: run.sqlite",
+        "ledger: expected mapping of path, exclude.*got 'run.sqlite'",
+    ),
     "a rule": (
         "preset: different_weights\npolicy: {on_reject: nogain}",
         "policy.on_reject: expected .*got 'nogain'; did you mean 'no_gain'?",

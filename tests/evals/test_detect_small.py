@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from grpo_guard import ArithmeticVerifier
+from grpo_guard import ArithmeticVerifier, Guard
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import DetectConfig
-from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
+from grpo_guard.evals.detect.matrix import OwnGuard, Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.detect.run import results_of, run, write_rows
 from grpo_guard.evals.detect.sample import (
@@ -29,7 +29,8 @@ from grpo_guard.evals.detect.sample import (
     sample_honest,
     to_dict,
 )
-from grpo_guard.evals.results import load_results, write_json
+from grpo_guard.evals.report.detection import about_rows
+from grpo_guard.evals.results import Summary, load_results, write_json
 from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer
 
 SPEC = SamplingSpec("transformers", 1.0, 5, 1.0, max_new_tokens=40)
@@ -110,6 +111,37 @@ def test_accepted_poison_with_a_wrong_answer_earns_nothing() -> None:
     assert passed["earns_nothing"] is True
     elsewhere = Row("math", "v", Case(sent(wrong), (40, 42)), rows[1].verdict)
     assert not elsewhere.earns_nothing  # what was found is not the poison
+
+
+@pytest.mark.parametrize(("kind", "warned"), [("honest", True), ("text", False)])
+def test_rejected_poison_brings_no_advice_for_honest_work(
+    kind: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = [Case(Completion("What is 2 + 2?", "4", node="ann"))]
+    many = [Case(Completion(f"What is {i} + 9?", f"{i} + 9 = 1"), (0, 1)) for i in range(16)]
+    with caplog.at_level("WARNING", logger="grpo_guard"):
+        detect({"honest": few} | {kind: many}, [OwnGuard("mine", Guard(~Accepting()))])
+    said = [r for r in caplog.records if "they are honest" in r.getMessage()]
+    assert bool(said) is warned
+
+
+def test_rows_of_the_table_that_look_like_failures_are_explained() -> None:
+    row = {"defence": "v", "metric": "rejected", "mean": 0.0, "low": 0.0, "high": 1.0}
+    found = [
+        Summary(attack=attack, n=n, **row)
+        for attack, n in (("honest", 200), ("text", 200), ("math", 183), ("control:empty", 2))
+    ]
+    changed, control = about_rows(found)
+    assert changed == "of 200 honest completions, attacks change those that they can: math 183"
+    assert control.startswith("control:NAME is a check of the guard, not an attack: text that no")
+    assert about_rows(found[:2]) == []
+
+
+class Accepting(CompletionVerifier):
+    name = "accepting"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return [accept(self.name) for _ in batch]
 
 
 def test_a_verifier_that_raises_abstains() -> None:

@@ -229,7 +229,10 @@ def test_list_shows_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) 
     for name in ("text", "withholding", "homogeneous", "shipped_judge", "python_maths"):
         assert name in shown
     assert max(map(len, shown.splitlines())) <= 80
-    for whole in ("claims that a tool returned it.", "so that correct work goes unrewarded."):
+    assert "Like one_of_twelve, but malicious nodes take turns" in " ".join(shown.split())
+    described = re.sub(r"DoS|HTTP|TEXT|MATH|CODE|EOS", "", shown)
+    assert re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", described) == [], "names of classes"
+    for whole in ("claims that a tool returned it.", "too high: correct work earns nothing."):
         assert whole in " ".join(shown.split())
     assert not Path("out").exists()
 

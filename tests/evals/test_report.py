@@ -127,6 +127,15 @@ def test_failing_guard_is_reported_as_failing() -> None:
     assert judge(scenario, scenario.guarded[0]).state is State.FAILED
 
 
+def test_final_rewards_read_as_a_sentence() -> None:
+    data = results()
+    data["runs"].append({**data["runs"][2], "defence": "mine.yaml"})
+    scenario = scenarios(parse_results(data))[0]
+    said = cost_sentence(scenario)
+    assert re.search(r"Honest reward ended at [\d.]+ with mine\.yaml, [\d.]+ ", said), said
+    assert re.search(r"[\d.]+ (undefended|attack-free)", said), said
+
+
 def test_runs_without_counts_are_shown_without_rates() -> None:
     data = results(submitted=None, abstained=None, example=None)
     scenario = scenarios(parse_results(data))[0]

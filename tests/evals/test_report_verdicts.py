@@ -165,6 +165,8 @@ def test_cost_is_decided_by_its_interval_over_seeds(rewards: tuple[float, ...], 
     unsettled = said.endswith("unsettled")
     text = page({"runs": basis(seeds=seeds) + guarded}).text.replace("\xa0", " ")
     assert (f"cost in honest reward against text {said}." in text) is unsettled
+    assert ("These figures come from 1 seed and do not show" in text) is (seeds == 1)
+    assert "Some of these figures" not in text
 
 
 def test_duplicated_seed_is_one_observation() -> None:

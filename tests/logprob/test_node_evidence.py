@@ -81,6 +81,13 @@ def test_forced_beginning_of_all_nodes_is_reported_as_such(caplog):
     assert warnings[0].startswith("4 of 4 nodes")
 
 
+def test_rows_without_names_are_not_called_nodes(caplog):
+    with caplog.at_level("WARNING", logger="grpo_guard"):
+        verifier().verify([replace(c, node=None) for c in poisoned() + poisoned(7)])
+    (warning,) = [m for r in caplog.records if "a forced beginning" in (m := r.getMessage())]
+    assert warning.startswith("the completions of a batch, which name no node, are convicted")
+
+
 def test_node_alpha_0_disables_node_evidence():
     assert not any(v.rejected for v in verifier(node_alpha=0).verify(poisoned()))
 
