@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from inspect import isclass
-from typing import Any, get_args
+from typing import Any
 
+from grpo_guard.cli.config import part_options
+from grpo_guard.cli.metrics import MEANINGS
 from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
 from grpo_guard.config.preset_options import preset_options
 from grpo_guard.config.presets import PRESETS
@@ -14,24 +15,6 @@ from grpo_guard.core.options import Options, listed, options_of
 from grpo_guard.core.registry import VERIFIERS, load, names
 from grpo_guard.core.verdict import NOT_CHECKED, Cause, Usage, abstain, accept
 from grpo_guard.guard.metrics import metrics
-
-MEANINGS = {
-    "guard/accept_rate": "share of the batch that was accepted",
-    "guard/reject_rate": "share that was rejected",
-    "guard/abstain_rate": "share that could not be judged",
-    "guard/abstain_rate/CAUSE": "the same, by [cause](../abstentions.md)",
-    "guard/reject_rate/VERIFIER": "share that this verifier rejects, even if it is 0",
-    "guard/not_applicable_rate/VERIFIER": "share that this verifier did not look at",
-    "guard/not_checked_rate": "share that [spot checks](../scale.md) accepted unseen",
-    "guard/seconds": "time spent on the batch, summed over completions",
-    "guard/VERIFIER/requests": "requests to a model, retries included",
-    "guard/VERIFIER/cache_hits": "answers that were known already",
-    "guard/VERIFIER/tokens": "tokens in and out, as the provider counts them",
-    "guard/VERIFIER/usd": "cost; left out if a price is unknown",
-    "guard/VERIFIER/latency_p50": "seconds to the answer, median",
-    "guard/VERIFIER/latency_p95": "seconds to the answer, 95th percentile",
-}
-"""By the name under which the adapters log it."""
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -58,7 +41,7 @@ def guard_file() -> str:
     """The keys of a guard file below its top: its parts, each preset, each verifier."""
     parts = []
     for name in ("policy", "ledger", "identity"):
-        parts += [f"## `{name}`", _table(type_of(GuardConfig, name))]
+        parts += [f"## `{name}`", _table(part_options(GuardConfig, name))]
     for name, preset in PRESETS.items():
         parts += [
             f"## `preset: {name}`",
@@ -89,14 +72,6 @@ def logged_names() -> set[str]:
     batch.append(accept("judge", members=(accept(NOT_CHECKED),)))
     found = metrics(batch)
     return {n.replace("judge", "VERIFIER").replace("timeout", "CAUSE") for n in found}
-
-
-def type_of(model: type[Options], name: str) -> type[Options]:
-    """The model of a field that is a mapping, whether or not it may be None."""
-    kind = model.model_fields[name].annotation
-    return next(
-        k for k in (kind, *get_args(kind)) if isclass(k) and issubclass(k, Options)
-    )
 
 
 def _table(model: type[Options], without: Collection[str] = ()) -> str:

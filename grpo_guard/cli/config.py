@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
@@ -18,8 +18,9 @@ app = typer.Typer(help="Check a guard file, or print what it may contain.", no_a
 
 
 def verifiers() -> None:
-    """List verifiers and presets with their options, types, defaults and what each needs."""
-    from grpo_guard.config import WRAPPERS, verifier_options
+    """List the keys of a guard file: verifiers, presets and parts, with types, defaults and what
+    each verifier needs."""
+    from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
     from grpo_guard.config.preset_options import preset_options
     from grpo_guard.config.presets import PRESETS
     from grpo_guard.core.options import listed, options_of
@@ -45,6 +46,25 @@ def verifiers() -> None:
             _print(f"preset: {name}", preset.__doc__, listed(preset_options(name)))
         except ImportError as error:
             echo(f"preset: {name}\n  {error}\n")
+    for name in ("policy", "ledger", "identity"):
+        _print(name, _PARTS[name], listed(part_options(GuardConfig, name)))
+
+
+def part_options(model: type[Options], name: str) -> type[Options]:
+    """Return the model of a field that is a mapping, whether or not it may be None."""
+    from grpo_guard.core.options import Options
+
+    kind = model.model_fields[name].annotation
+    return next(
+        k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Options)
+    )
+
+
+_PARTS = {
+    "policy": "What verdicts do to rewards.",
+    "ledger": "Evidence per node over rounds, next to a verifier.",
+    "identity": "Who may sign completions.",
+}
 
 
 def _print(

@@ -20,6 +20,7 @@ from grpo_guard.cli.identity import app as _identity
 from grpo_guard.cli.init import check, init
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
+from grpo_guard.cli.metrics import metrics
 from grpo_guard.cli.serve import serve
 from grpo_guard.cli.spot_check import app as _spot_check
 from grpo_guard.cli.terminal import Commands, echo
@@ -68,6 +69,7 @@ app.command()(view)
 app.command()(calibrate)
 app.command()(serve)
 app.command()(verifiers)
+app.command()(metrics)
 app.command()(doctor)
 _config.command()(check)
 app.add_typer(_config, name="config")

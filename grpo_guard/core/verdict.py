@@ -192,12 +192,7 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if not isinstance(self.cause, Cause):
-            given = self.cause if isinstance(self.cause, list | tuple) else (self.cause,)
-            findings = bool(given) and all(isinstance(one, Finding) for one in given)
-            raise TypeError(
-                f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
-                + ("write findings=(...)" if findings else "put explanations into message=")
-            )
+            raise _not_a_cause(self.cause)
         if type(self.outcome) is not Outcome:
             got = shown(self.outcome)
             raise TypeError(f"Verdict.outcome: expected Outcome.ACCEPT or another, got {got}")
@@ -328,6 +323,14 @@ def _known(maker: str, fields: dict[str, Any]) -> dict[str, Any]:
             f"{maker}: expected {', '.join(sorted(_FIELDS))}, got {min(unknown)!r}{words}"
         )
     return fields
+
+
+def _not_a_cause(got: Any) -> TypeError:
+    first = got[0] if isinstance(got, list | tuple) and got else got
+    found = isinstance(first, Finding)
+    remedy = "write findings=(...)" if found else "put explanations into message="
+    expected = "Verdict.cause: expected a Cause such as Cause.JUDGED"
+    return TypeError(f"{expected}, got {got!r:.80}; {remedy}")
 
 
 def _checked_findings(given: Any) -> tuple[Finding, ...]:

@@ -99,13 +99,13 @@ def _why(failures: Sequence[Verdict], last: Sequence[Verdict]) -> str:
     and what to do."""
     first = failures[0]
     # A circuit only opens after other failures.
-    causes = [v.cause for v in failures if v.cause is not Cause.CIRCUIT_OPEN] or [first.cause]
+    cause = next((v.cause for v in failures if v.cause is not Cause.CIRCUIT_OPEN), first.cause)
     counts = Counter(_abstained_by(verdict) for verdict in last if verdict.abstained)
     recent = ", ".join(f"{who} ({_completions(n)})" for who, n in counts.most_common(3))
     now = f" In the last batch: {recent}." if recent else ""
     return (
         f"First failure: {first.verifier}: {first.reason[:_SHOWN].rstrip('.')}.{now} "
-        f"What to do: {REMEDIES.get(causes[0], 'see docs/abstentions.md')}"
+        f"What to do: {REMEDIES.get(cause, 'see docs/abstentions.md')}"
     )
 
 

@@ -5,7 +5,9 @@ import inspect
 import re
 
 import pytest
+from typer.testing import CliRunner
 
+from grpo_guard.cli.main import app
 from grpo_guard.config import GuardConfig
 from grpo_guard.config.presets import PRESETS
 from grpo_guard.core.registry import VERIFIERS, names
@@ -37,6 +39,17 @@ def test_every_key_of_a_guard_file_is_listed(hook):
         ("`preset: different_weights`", "| `state` |"),
     ):
         assert row in sections[section]
+
+
+def test_terminal_prints_what_the_pages_fill_in(hook):
+    printed = CliRunner().invoke(app, ["metrics"]).output
+    assert set(re.findall(r"^(guard/\S+)  +\w", printed, re.MULTILINE)) == hook.logged_names()
+    assert "](" not in printed
+    assert "the same, by cause\n" in printed
+    keys = CliRunner().invoke(app, ["verifiers"]).output
+    for line in ("policy\n", "    max_abstain_rate: number; default 0.25\n", "ledger\n",
+                 "    exclude: true or false; default true\n", "identity\n"):  # fmt: skip
+        assert f"\n{line}" in keys
 
 
 def test_every_metric_is_listed(hook):
