@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Final
 
 from grpo_guard.core.arguments import number_text, whole_number

@@ -152,9 +152,8 @@ class Completion(_Marked):
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The dataclass default looks up the fields of every object, which takes three times as
-        # long, and swarms send millions of completions between processes. Neither way revalidates
-        # the values.
+        # The dataclass default takes three times as long, and swarms send millions of completions
+        # between processes. Neither way revalidates the values.
         return _restored, _values(self)
 
     @property
@@ -184,9 +183,8 @@ class Completion(_Marked):
 
     @classmethod
     def from_dict(cls, data: Any, also: Sequence[str] = ()) -> Completion:
-        """Read a parsed line of IN.jsonl or a row of a table, where NaN is no value, and ``step``
-        (of TRL) the round. Unknown fields are errors, so that typos are caught; the error lists
-        ``also``, fields that the caller has taken out."""
+        """Read a parsed line of IN.jsonl or a row of a table, where NaN is no value and TRL's
+        ``step`` the round. Unknown fields are errors, which list ``also``, fields taken out."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
         data = {k: v for k, v in data.items() if not (k in _OPTIONAL and is_gap(v))}
