@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpo_guard.core.arguments import is_gap, number_text, whole_number, worded_class
 from grpo_guard.core.given import Given
@@ -130,10 +130,9 @@ class Completion(_Marked):
             except ValueError as error:
                 raise CompletionError("given", str(error), self.given) from None
 
-    if not TYPE_CHECKING:  # as in Guard
-
-        def __getattr__(self, name: str) -> Any:
-            raise renamed(type(self), name)
+    @property
+    def told(self) -> Given | None:  # before 0.3.0
+        raise renamed(type(self), "told")
 
     @property
     def context(self) -> Given | None:
