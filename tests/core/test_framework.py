@@ -60,7 +60,7 @@ def test_framework_name_overrides_the_signature(name):
         (lambda x: x, None, r"cannot tell which trainer calls .* \(x\)\. Known .*trl: completions"),
         (lambda x: x, None, r"Known by name only: ms_swift\. "),
         (trl, "nemo_rl", r"NeMo-RL was removed.*docs/new-adapter\.md has a recipe"),
-        (lambda **kw: 1, None, r"cannot tell .* Say framework=\.\.\. to override"),
+        (lambda **kw: 1, None, r"cannot tell .* Set framework=\.\.\. to override"),
         (
             trl,
             "trll",
