@@ -74,22 +74,24 @@ WorkersOption: TypeAlias = Annotated[
 ]
 
 
+ConfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The guard, as YAML. Required, except by --table of verdicts."
+    ),
+]
+OutOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="One verdict per line, same order; - is stdout. Required with --config."
+    ),
+]
+
+
 def verify(
     source: Source,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", help="The guard, as YAML. Required, except by --table of verdicts."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="One verdict per line, same order; - is stdout. Required with --config.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
+    out: OutOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the verdicts already in OUT.")
     ] = False,
