@@ -244,7 +244,9 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     from grpo_guard.core.supervise import supervised
 
     found: dict[str, HonestScores] = {}
-    places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
+    # Completions of one prompt in different rounds are different groups.
+    keys = [(group_of(c) + (c.round or 0)) % 2**64 for c in completions]
+    places = whole_groups(keys, MOST_AT_ONCE)
     batches = [[completions[i] for i in batch] for batch in places]
     for verifier in _rules(config):
         if verifier.name in found:

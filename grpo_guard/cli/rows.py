@@ -25,7 +25,6 @@ from grpo_guard.cli.formats import (
     write_lines,
 )
 from grpo_guard.cli.inputs import tell_left_out
-from grpo_guard.core.arguments import number_text
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.files import nowhere
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
@@ -55,7 +54,7 @@ class Row:
 
 class Rows:
     """The lines of a file by number, excluding empty lines. Only line offsets, line numbers and
-    group keys, rounds and senders are kept, 40 bytes per row.
+    prompts, rounds, senders and rollouts are kept, 48 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its first line.
@@ -66,9 +65,8 @@ class Rows:
 
     def __init__(self, file: IO[bytes], name: str, *, keep_going: bool = False) -> None:
         self._file, self._name = file, name
-        places, lines, keys = array("Q"), array("Q"), array("Q")
+        places, lines, prompts, rollouts = array("Q"), array("Q"), array("Q"), array("Q")
         rounds, nodes = array("q"), array("q")
-        joined = _Joined()
         self.sent: set[str] = set()
         """The fields in `WATCHED` that at least one row has."""
         place, number = file.tell(), 0
@@ -82,18 +80,20 @@ class Rows:
                     self.sent.update(f for f in WATCHED if getattr(row.completion, f, None))
                 places.append(place)
                 lines.append(number)
-                keys.append(number if row.completion is None else joined.key(row.completion))
+                prompts.append(number if row.completion is None else group_of(row.completion))
+                rollouts.append(_rollout(row.completion))
                 rounds.append(_round(row.completion))
                 nodes.append(_node(row.completion))
             place += len(line)
         self._places, self._lines = places, lines
-        self.groups: NDArray[np.uint64] = joined.joined(np.frombuffer(keys, np.uint64))
-        """Key of each row's group, shape [n]. Equal for rows of the same prompt and round, and for
-        segments of the same rollout."""
+        of_prompts = np.frombuffer(prompts, np.uint64)
         self.rounds = _agreed_rounds(
-            np.frombuffer(rounds, np.int64), np.frombuffer(nodes, np.int64)
+            np.frombuffer(rounds, np.int64), np.frombuffer(nodes, np.int64), of_prompts
         )
         """Round that each row is verified with, shape [n]."""
+        self.groups = _groups(of_prompts, self.rounds, np.frombuffer(rollouts, np.uint64))
+        """Key of each row's group, shape [n]. Equal for rows of the same prompt and round, and for
+        segments of the same rollout."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -115,8 +115,7 @@ class Rows:
         except InputError as error:
             hint = list_hint(line, self._name) if number == 1 else ""
             problem = f"(line): {error}{hint}" if data is None else str(error)
-        node = None if data is None else data.get("node")
-        named = node if isinstance(node, str) else number_text(node)
+        named = None if data is None else _named(data.get("node"))
         return Row(None, f"{self._name}:{number}: {problem}", known, named)
 
 
@@ -136,17 +135,34 @@ def digest_of(completion: Completion) -> str:
 
 
 def group_of(completion: Completion) -> int:
-    """Return a 64-bit key shared by completions of the same prompt and round.
+    """Return a 64-bit key shared by completions of the same prompt.
 
     An attacker who finds two prompts with the same key gets them verified in one batch, which does
     no harm.
     """
-    hashed = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
+    return _key(str(prompt_key(completion.prompt)))
 
 
 _NONE: Final = -(2**63)
 """Stands for no round and for no node."""
+_ENOUGH: Final = 0.75
+"""Share of the nodes of the fullest round that must claim a round for it to count."""
+_MOST_JOINED: Final = 256
+"""Maximum number of groups that rollouts join into one batch, which is held in memory."""
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _named(node: Any) -> str | None:
+    """Return the name of a malformed row's sender, shortened as any other; None if it has none."""
+    try:
+        return Completion("", "", node=node).node
+    except CompletionError:
+        return None
+
+
+def _key(text: str) -> int:
+    hashed = text.encode("utf-8", "backslashreplace")
+    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
 
 
 def _round(completion: Completion | None) -> int:
@@ -156,62 +172,71 @@ def _round(completion: Completion | None) -> int:
 def _node(completion: Completion | None) -> int:
     if completion is None or completion.node is None:
         return _NONE
-    hashed = completion.node.encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little", signed=True)
+    return _key(completion.node) - 2**63
 
 
-def _agreed_rounds(rounds: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each row's round if at least two nodes claim it, and more than half as many as any
-    other; else that of the row before. By a claim of its own, a node could otherwise leave the
-    peers that it is compared with. All are 0 if there is no such round."""
+def _rollout(completion: Completion | None) -> int:
+    """Return a key of the rollout that a completion is a segment of; 0 if of none."""
+    found = None if completion is None else rollout_of(completion)
+    return 0 if found is None else _key(repr(found)) or 1
+
+
+def _agreed_rounds(
+    rounds: NDArray[np.int64], nodes: NDArray[np.int64], prompts: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Return each row's round if at least two nodes claim it, and `_ENOUGH` of those of the round
+    that most nodes claim. Any other row gets the round of its prompt's first row that has one, or
+    that of the row before. By claims of its own, or by none, a node could otherwise leave the peers
+    that it is compared with. All are 0 if there is no such round."""
     named = (rounds != _NONE) & (nodes != _NONE)
     claims = np.unique(np.stack([rounds[named], nodes[named]]), axis=1)[0]
     claimed, count = np.unique(claims, return_counts=True)
-    agreed = claimed[(count >= 2) & (2 * count > count.max(initial=0))]
-    at = np.flatnonzero(np.isin(rounds, agreed))
+    agreed = claimed[(count >= 2) & (count >= _ENOUGH * count.max(initial=0))]
+    counts = np.isin(rounds, agreed)
+    at = np.flatnonzero(counts)
     if not len(at):
         return np.zeros_like(rounds)
     behind = np.searchsorted(at, np.arange(len(rounds)), side="right") - 1
     found: NDArray[np.int64] = rounds[at[np.maximum(behind, 0)]]
+    by_prompt = at[np.argsort(prompts[at], kind="stable")]
+    first = by_prompt[np.minimum(np.searchsorted(prompts[by_prompt], prompts), len(at) - 1)]
+    alike = ~counts & (prompts[first] == prompts)
+    found[alike] = rounds[first[alike]]
     return found
 
 
-class _Joined:
-    """Joins the groups that a rollout's segments belong to.
+def _groups(
+    prompts: NDArray[np.uint64], rounds: NDArray[np.int64], rollouts: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Return the key of each row's group, shape [n]: its prompt and round, joined with the groups
+    of its rollout's other segments.
 
     The segments of a rollout have different prompts but are judged as one, so they must be in the
-    same batch, together with the answers that each segment is compared with.
+    same batch, together with the answers that each segment is compared with. Beyond `_MOST_JOINED`
+    groups nothing is joined: with one label in all its rows, a node could have the whole file held
+    in memory at once.
     """
+    groups: NDArray[np.uint64] = prompts + rounds.view(np.uint64) * _ODD
+    first, parents, sizes = dict[tuple[int, int], int](), dict[int, int](), dict[int, int]()
 
-    def __init__(self) -> None:
-        self._first: dict[bytes, int] = {}
-        self._parents: dict[int, int] = {}
-
-    def key(self, completion: Completion) -> int:
-        """Return the completion's group, joined with the groups of its rollout's other segments."""
-        group = group_of(completion)
-        rollout = rollout_of(completion)
-        if rollout is not None:
-            hashed = repr((completion.round, rollout)).encode("utf-8", "backslashreplace")
-            first = self._first.setdefault(blake2b(hashed, digest_size=16).digest(), group)
-            one, other = self._root(first), self._root(group)
-            if one != other:
-                self._parents[max(one, other)] = min(one, other)
-        return group
-
-    def joined(self, groups: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the groups, shape [n], with the same number for all groups joined together."""
-        if not self._parents:
-            return groups
-        known = [self._root(int(group)) for group in groups]
-        return np.array(known, np.uint64)
-
-    def _root(self, group: int) -> int:
-        while (parent := self._parents.get(group)) is not None:
+    def root(group: int) -> int:
+        while (parent := parents.get(group)) is not None:
             # Halve the path for the next lookup.
-            self._parents[group] = self._parents.get(parent, parent)
+            parents[group] = parents.get(parent, parent)
             group = parent
         return group
+
+    for row in np.flatnonzero(rollouts).tolist():
+        group = int(groups[row])
+        one = root(first.setdefault((int(rollouts[row]), int(rounds[row])), group))
+        other = root(group)
+        size = sizes.get(one, 1) + sizes.get(other, 1)
+        if one != other and size <= _MOST_JOINED:
+            parents[max(one, other)] = min(one, other)
+            sizes[min(one, other)] = size
+    if not parents:
+        return groups
+    return np.array([root(int(group)) for group in groups], np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +322,8 @@ def whole_groups(
     Args:
         groups: Each row's key, as from `group_of`, shape [n].
         most: Maximum number of rows in a batch, unless a single group has more.
-        rounds: Each row's round, shape [n]. Batches are in the order of the rounds, and none holds
-            groups of two: a ledger records a batch as one round.
+        rounds: Each row's round, shape [n]. Batches are in the order of the rounds' first rows, and
+            none holds groups of two rounds: a ledger records a batch as one round.
     """
     _, first, group = np.unique(
         np.asarray(groups, np.uint64), return_index=True, return_inverse=True
@@ -306,7 +331,10 @@ def whole_groups(
     if not len(first):
         return
     first_of = first[group.reshape(-1)]
-    of_rounds = np.zeros_like(first_of) if rounds is None else np.asarray(rounds)[first_of]
+    of_rounds = np.zeros_like(first_of)
+    if rounds is not None:
+        _, begins, which = np.unique(rounds, return_index=True, return_inverse=True)
+        of_rounds = begins[which.reshape(-1)][first_of]
     order = np.lexsort((first_of, of_rounds))
     ends = [*(np.flatnonzero(np.diff(first_of[order])) + 1).tolist(), len(order)]
     in_order = of_rounds[order]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypedDict
@@ -185,12 +186,16 @@ class RuleVerifier(CompletionVerifier):
         return reject(self.name, Cause.OVERLONG, message)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
-        """Return up to ``limit`` indices of findings, in order, dropping the least severe first.
+        """Return up to ``limit`` indices of findings, in order, dropping the least severe first
+        and, of equal severity, repetitions of a kind.
 
         Otherwise harmless findings, which are easy to provoke, could crowd out the finding that
-        rejects.
+        rejects, or the one that tells a server to pay nothing.
         """
-        ranks = [_RANKS[self.severities[kind]] for kind in kinds]
+        ranks, seen = list[tuple[int, int]](), Counter[str]()
+        for kind in kinds:
+            ranks.append((_RANKS[self.severities[kind]], seen[kind]))
+            seen[kind] += 1
         return sorted(sorted(range(len(kinds)), key=ranks.__getitem__)[:limit])
 
 

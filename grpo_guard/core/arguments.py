@@ -141,7 +141,10 @@ def number_text(value: object) -> str | None:
     number = float(value)
     if not math.isfinite(number):
         return None
-    return str(int(number) if number.is_integer() and abs(number) < 2**53 else value)
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    given: Any = value  # a subclass's own text is not trusted
+    return float.__repr__(given) if isinstance(given, float) else str.__str__(str(given))
 
 
 def is_count(value: object, least: int = 0) -> bool:
@@ -180,9 +183,9 @@ def whole_number(value: Any) -> int | None:
 
 def is_gap(value: Any) -> bool:
     """Whether a value marks a gap in a column: NaN, or the NA of pandas."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return type(value).__name__ == "NAType"
+    if isinstance(value, Real):
+        return math.isnan(float(value)) if not isinstance(value, Integral) else False
+    return type(value).__name__ in ("NAType", "NaTType")
 
 
 def real(where: str, value: object) -> float:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -15,13 +16,16 @@ _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-# Printable according to Python, but nothing is seen of them: fillers, joiners, variation selectors.
+# Printable according to Python, but nothing is seen of them: fillers, joiners, variation selectors;
+# and hyphens that look like the usual one.
 _BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\u2010-\u2012\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 # Greek, Cyrillic and Armenian letters, many of which look like Latin ones.
 _ALIKE: Final = re.compile("[\u0370-\u058f]")
 _LATIN: Final = re.compile("[A-Za-z]")
+# Blanks at the ends, and all but the first in a row.
+_HIDDEN: Final = re.compile(r"^ +| +$|(?<= ) +")
 LOG_LINE: Final = "%(asctime)s %(levelname)s {}: %(message)s"
 """A server's log line; ``{}`` is the logger's name."""
 LOG_TIME: Final = "%Y-%m-%dT%H:%M:%S%z"
@@ -83,10 +87,22 @@ def unquoted(text: str, most: int = 80) -> str:
 
 def visible(name: str) -> str:
     """Escape what cannot be seen in a name, and keep letters of every script as they are. Letters
-    that look like Latin ones are escaped if the name has Latin ones too."""
-    seen = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
-    seen = _BLANK.sub(_escaped, seen)
+    that look like Latin ones are escaped if the name has Latin ones too. So are variants of other
+    letters, digits and hyphens, accents apart from their letter, and blanks that a table hides."""
+    whole = unicodedata.is_normalized("NFC", name)
+    seen = "".join(c if _is_plain(c, whole) else ascii(c)[1:-1] for c in name)
+    seen = _HIDDEN.sub(lambda found: r"\x20" * len(found[0]), _BLANK.sub(_escaped, seen))
     return _ALIKE.sub(_escaped, seen) if _LATIN.search(name) else seen
+
+
+def _is_plain(c: str, whole: bool) -> bool:
+    """Whether a character is seen, and is no variant of another; ``whole`` says that accents are
+    part of their letters."""
+    if c.isascii() or not c.isprintable():
+        return c.isprintable()
+    variant = unicodedata.category(c)[0] in "LNP" and unicodedata.normalize("NFKC", c)
+    alike = variant and variant != c and all(v.isalnum() or v in "-." for v in variant)
+    return not alike and (whole or not unicodedata.combining(c))
 
 
 def _escaped(found: re.Match[str]) -> str:

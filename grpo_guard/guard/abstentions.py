@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.pages import page
+from grpo_guard.core.quoting import printable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard.policy import AbstainError, Policy
 
@@ -87,7 +89,7 @@ class AbstainWindow:
                 f"the guard abstained on {abstained} of {total} completions that it did not reject "
                 f"in the last {f'{window} batches' if window > 1 else 'batch'}{without}; "
                 f"Policy(max_abstain_rate={self._policy.max_abstain_rate:g}) allows no more than "
-                f"{self._policy.max_abstain_rate:.0%}. {_why(failures, verdicts)}"
+                f"{100 * self._policy.max_abstain_rate:.3g}%. {_why(failures, verdicts)}"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,10 +104,11 @@ def _why(failures: Sequence[Verdict], last: Sequence[Verdict]) -> str:
     cause = next((v.cause for v in failures if v.cause is not Cause.CIRCUIT_OPEN), first.cause)
     counts = Counter(_abstained_by(verdict) for verdict in last if verdict.abstained)
     recent = ", ".join(f"{who} ({_completions(n)})" for who, n in counts.most_common(3))
+    see = f"see {page('abstentions')}"
     now = f" In the last batch: {recent}." if recent else ""
     return (
-        f"First failure: {first.verifier}: {first.reason[:_SHOWN].rstrip('.')}.{now} "
-        f"What to do: {REMEDIES.get(cause, 'see docs/abstentions.md')}"
+        f"First failure: {first.verifier}: {printable(first.reason[:_SHOWN]).rstrip('.')}.{now} "
+        f"What to do: {REMEDIES.get(cause, see)}"
     )
 
 

@@ -194,14 +194,15 @@ def stored_names(shown: str) -> tuple[bytes, bytes]:
 
 
 def printable(data: bytes) -> str:
-    """Decode stored bytes for a terminal, with everything escaped that cannot be seen."""
-    return visible(data.decode("utf-8", "backslashreplace"))
+    """Decode stored bytes for a terminal, with everything escaped that cannot be seen. Backslashes
+    are doubled: otherwise a name could spell out the escapes of another node's."""
+    return visible(data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
 
 
 def is_shown(data: bytes, given: str) -> bool:
     """Whether an operator's ``given`` is a stored name as a report or a log shows it."""
     name = data.decode("utf-8", "backslashreplace")
-    return given in (visible(name), shown_name(name)[1:-1])
+    return given in (printable(data), shown_name(name, len(repr(name)) * 12)[1:-1])
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:

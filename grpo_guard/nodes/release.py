@@ -65,7 +65,8 @@ def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes
     """Return the name, as stored, of the node that an operator names as it is logged or shown;
     raises LedgerError if the ledger does not know the node."""
     query = "SELECT name FROM nodes WHERE name = ?"
-    for name in stored_names(shown):
+    # With a backslash, it was copied from where names are escaped.
+    for name in () if "\\" in shown else stored_names(shown):
         if connection.execute(query, (name,)).fetchone() is not None:
             return name
     for name in names_in(connection):

@@ -62,8 +62,10 @@ def release_counts(path: Path, node: str) -> bool:
 def is_named(name: Any, node: str) -> bool:
     """Whether an operator's ``node`` means the node of this name, which may have been shortened or
     escaped when it was shown."""
+    if not isinstance(name, str):
+        return False
     known = {node, *(data.decode("utf-8", "surrogateescape") for data in stored_names(node))}
-    return isinstance(name, str) and (name in known or is_shown(name_bytes(name), node))
+    return ("\\" not in node and name in known) or is_shown(name_bytes(name), node)
 
 
 def _e_processes(state: Any) -> list[Any]:

@@ -245,7 +245,7 @@ def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[A
 def _earns_nothing(completion: Completion, verdict: Verdict) -> bool:
     """Whether a completion was accepted in spite of a wrong equation because its answer is wrong,
     for which every grader of answers pays nothing."""
-    excused = any(finding.kind == WITHOUT_GAIN for finding in verdict.findings)
+    excused = verdict.accepted and any(f.kind == WITHOUT_GAIN for f in verdict.findings)
     return excused and rightness(completion.text, completion.reference) is False
 
 

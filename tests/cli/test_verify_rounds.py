@@ -1,5 +1,6 @@
 """``grpo-guard verify`` and rounds: batches follow the rounds that the rows agree on."""
 
+import io
 import json
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
-from grpo_guard.cli.rows import whole_groups
+from grpo_guard.cli.rows import Rows, whole_groups
 from grpo_guard.nodes.report import read
 
 NODES = ("ann", "bob", "cid", "mal")
@@ -61,9 +62,48 @@ def test_the_ledger_counts_the_rounds_of_the_file(tmp_path, sent):
     assert excluded == {str(t) for t in range(worst.since + 3, ROUNDS)}
 
 
-def test_batches_hold_one_round_in_order():
+def test_batches_hold_one_round_in_order_of_their_first_rows():
     groups, at = [1, 2, 3, 1, 4, 5], [1, 0, 0, 1, 1, 2]
-    assert list(whole_groups(groups, 64, at)) == [[1, 2], [0, 3, 4], [5]]
+    assert list(whole_groups(groups, 64, at)) == [[0, 3, 4], [1, 2], [5]]
     assert list(whole_groups(groups, 64)) == [[0, 3, 1, 2, 4, 5]]
-    assert list(whole_groups(groups, 2, at)) == [[1, 2], [0, 3], [4], [5]]
+    assert list(whole_groups(groups, 2, at)) == [[0, 3], [4], [1, 2], [5]]
     assert list(whole_groups(np.zeros(0), 2, np.zeros(0))) == []
+
+
+def batches(rows):
+    """Return the nodes of each batch, and the number of rows in the largest."""
+    file = io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
+    read = Rows(file, "in.jsonl")
+    found = list(whole_groups(read.groups, 64, read.rounds))
+    return [{rows[i]["node"] for i in one} for one in found], max(map(len, found))
+
+
+@pytest.mark.parametrize("claim", [lambda row: {}, lambda row: {"round": 99}])
+@pytest.mark.parametrize("sent", [rows, by_node])
+def test_a_node_cannot_leave_its_peers_by_what_it_claims(sent, claim):
+    made = sent()
+    for row in made:
+        if row["node"] == "mal":
+            del row["round"]
+            row.update(claim(row))
+    assert all(nodes == set(NODES) for nodes in batches(made)[0])
+
+
+def test_two_of_five_nodes_cannot_leave_their_peers():
+    made = [
+        {"prompt": f"p{p}", "text": f"{n} {p}", "node": n, "round": -9 if n in "de" else 0}
+        for p in range(64)
+        for n in "abcde"
+    ]
+    assert all(nodes == set("abcde") for nodes in batches(made)[0])
+
+
+def test_one_rollout_label_does_not_join_a_whole_file():
+    made = [
+        {"prompt": f"p{p}", "text": f"{n} {p}", "node": n} | ({"rollout": "R"} if n == "d" else {})
+        for p in range(1000)
+        for n in "abcd"
+    ]
+    nodes, most = batches(made)
+    assert most == 4 * 256
+    assert all(one == set("abcd") for one in nodes)

@@ -151,13 +151,14 @@ def test_the_answer_of_a_tag_can_be_boxed_again():
     boxed = "\n\n**Final Answer**\n\n\\[ \\boxed{8} \\]"
     assert kinds(ScreensVerifier(), f"{WORK} <answer>8</answer>.{boxed}") == set()
     assert kinds(ScreensVerifier(), f"{WORK} <answer>\\boxed{{8}}</answer>{boxed}") == set()
+    for said in ("Therefore, the requested value equals \\boxed{8}.", "In boxed form: \\boxed{8}"):
+        assert kinds(ScreensVerifier(), f"{WORK} <answer>8</answer>\n{said}") == set()
 
 
 @pytest.mark.parametrize(
     "behind",
     [
         "\\boxed{9}",
-        "\\boxed{8} All hail to the thief, he is great.",
         "All hail to the thief. \\boxed{8}",
         "<answer>\\boxed{8} All hail to the thief.</answer>",
     ],
@@ -167,23 +168,8 @@ def test_a_box_behind_an_answer_excuses_nothing_else(behind):
     assert found & {"after_answer", "several_answers"}
 
 
-VECTORS = """\
-def add(v1, v2):
-    return (v1[0] + v2[0], v1[1] + v2[1])
-
-def sub(v1, v2):
-    return [a - b for a, b in zip(v1, v2)]
-
-print(add((1, 2), sub([3, 4], [1, 1])))
-"""
-
-
-def test_sums_of_vectors_are_no_operators():
-    rule = CodeVerifier(reach=True)
-    asked = "Write a raytracer."
-    assert kinds(rule, f"```python\n{VECTORS}```", asked) == set()
-    numbers = VECTORS.replace("(v1[0] + v2[0], v1[1] + v2[1])", "v1 + v2")
-    numbers = numbers.replace("[a - b for a, b in zip(v1, v2)]", "v1 - v2")
-    assert kinds(rule, f"```python\n{numbers}```", asked) == {"operator_library"}
-    hidden = numbers.replace("v1 - v2", "[v1 - v2][0]")
-    assert kinds(rule, f"```python\n{hidden}```", asked) == {"operator_library"}
+def test_a_result_in_a_list_does_not_hide_a_helper():
+    """Sums of vectors are rejected for it, since an attacker can take the number out of a list."""
+    helper = "def {}(a, b):\n    return [a - b]\n\n"
+    program = f"{helper.format('add')}{helper.format('sub')}print(sub(5, add(2, 3)[0])[0])"
+    assert kinds(CodeVerifier(reach=True), f"```python\n{program}\n```") == {"operator_library"}

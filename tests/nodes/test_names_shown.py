@@ -1,5 +1,8 @@
 """Names of nodes: shown the same way everywhere, and known again as they are shown."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from typer.testing import CliRunner
 
@@ -7,6 +10,8 @@ from grpo_guard.cli.main import app
 from grpo_guard.core.quoting import shown_name
 from grpo_guard.nodes.intake import name_bytes, printable
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.release import stored_name
+from grpo_guard.nodes.schema import LedgerError
 from tests.nodes.swarm_ledger import one_in, played
 
 NAMES = {
@@ -16,7 +21,42 @@ NAMES = {
     "b\u043eb": "b\\u043eb",  # a Cyrillic letter among Latin ones
     "a\u3164\u202eb\x1b[2J": "a\\u3164\\u202eb\\x1b[2J",
     "b\ufe0fc": "b\\ufe0fc",
+    "a\u217cice": "a\\u217cice",  # a Roman numeral
+    "node\u20117": "node\\u20117",  # a hyphen
+    "zoe\u0301": "zoe\\u0301",  # an accent apart from its letter
+    "ann\u20241": "ann\\u20241",  # a leader in place of a point
+    "日本，語 하나 हिन्दी": "日本，語 하나 हिन्दी",
 }
+
+
+def test_blanks_that_a_table_hides_are_escaped():
+    assert printable(b" bob  x ") == "\\x20bob \\x20x\\x20"
+
+
+def test_a_name_cannot_spell_out_the_escapes_of_another(tmp_path):
+    real, fake = "Алиса-gpu", r"\u0410\u043b\u0438\u0441\u0430-gpu"
+    assert printable(name_bytes(real)) == fake
+    assert printable(name_bytes(fake)) == fake.replace("\\", "\\\\")
+    ledger = EvidenceLedger(tmp_path / "run.sqlite")
+    batch, verdicts, *_ = played(0)
+    renamed = dict(zip(("ann", "mal"), (real, fake), strict=True))
+    ledger.record([c.with_labels(node=renamed.get(c.node, c.node)) for c in batch], verdicts)
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        for name in (real, fake):
+            shown = printable(name_bytes(name))
+            assert stored_name(connection, ledger.path, shown) == name_bytes(name)
+
+
+def test_a_long_name_is_not_known_by_its_beginning(tmp_path):
+    long = "https://worker.example.org/" + "x" * 80
+    ledger = EvidenceLedger(tmp_path / "run.sqlite")
+    batch, verdicts, *_ = played(0)
+    renamed = dict(zip(("ann", "mal"), (f"{long}-2", f"{long}-1"), strict=True))
+    ledger.record([c.with_labels(node=renamed.get(c.node, c.node)) for c in batch], verdicts)
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as connection, pytest.raises(LedgerError):
+        stored_name(connection, ledger.path, shown_name(f"{long}-2")[1:-1])
 
 
 @pytest.mark.parametrize(("name", "seen"), NAMES.items())

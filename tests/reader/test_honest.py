@@ -108,7 +108,7 @@ def test_latest_spans_count():
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))
 def test_p_value_is_valid_at_any_length(tokens, seed):
     rng = np.random.default_rng(seed)
-    honest = known(rng, "abc", 40)
+    honest = known(rng, "abc", 64)
     found = spans(rng, 1, tokens=tokens)[0]
     for excused in (False, True):
         assert 0 < honest.vote("a", found, excused=excused).p_value <= 1
@@ -137,3 +137,13 @@ def test_text_around_a_foreign_run_does_not_excuse_it():
     assert hidden.runs[-1] == alone.runs[-1] == 24.0
     honest = known(np.random.default_rng(9), "abcd", 100)
     assert honest.vote("a", hidden).p_value < 0.02
+
+
+def test_small_measures_are_no_evidence():
+    """P-values from one measure of twenty depend on each other: their product convicted 1 in 50."""
+    rng = np.random.default_rng(8)
+    span = spans(rng, 1)[0]
+    for size, votes in ((20, False), (64, True)):
+        honest = known(rng, "bcd", size)
+        assert honest.vote("a", span) is not None
+        assert (honest.vote("a", span, excused=True) is not None) is votes

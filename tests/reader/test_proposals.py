@@ -89,3 +89,11 @@ def test_honest_node_with_odder_habits_is_not_convicted():
         return [float(rng.integers(1, 258) / 257) / (1.8 if rng.random() < 0.9 else 1.0)]
 
     assert convicted(odd, [f"n{i}" for i in range(100)], batches=40) == frozenset()
+
+
+def test_a_completion_sent_again_in_another_batch_counts_once():
+    known, odd = NodeSentences(ALPHA, None), Completion("q", "an odd sentence", node="a")
+    for number in range(20):
+        rows = [odd, Completion(f"q {number}", f"usual {number}", node="a")]
+        read = {0: [Vote(1 / 257, beyond=True)], 1: votes([0.5])}
+        assert known.convicted(rows, read) == frozenset()

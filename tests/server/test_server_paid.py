@@ -3,7 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from grpo_guard import presets
+from grpo_guard import Guard, Policy, presets
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.server.app import create_app
 from tests.server.server_parts import client, strict
 
@@ -44,3 +45,19 @@ def test_a_node_is_named_in_the_log_as_it_is(caplog):
     strict(web.post("/v1/verify", json={"completions": rows}))
     assert "node '李雷': first rejection" in caplog.text
     assert "node 'b\\u043eb\\u202e': first rejection" in caplog.text
+
+
+def test_many_doubtful_findings_do_not_hide_the_one_that_earns_nothing():
+    web = client(presets.different_weights().verifier)
+    doubtful = "".join(f"x * 2 + {i} = {i + 9}. " for i in range(30))
+    asked = {"query": [f"How many?{doubtful}So 12 * 4 = 50. The answer is 51."]}
+    asked |= {"prompts": ["How many?"], "labels": ["48"]}
+    assert strict(web.post("/get_reward", json=asked))["rewards"] == [0.0]
+
+
+def test_a_rejection_keeps_what_the_policy_pays_for_it():
+    rule = ArithmeticVerifier(severity={"wrong_inequality": "reject"})
+    web = TestClient(create_app(Guard(rule, policy=Policy(on_reject=-1.0))))
+    text = "First 2 + 3 = 6. Also 2 > 5. So the answer is 17. #### 17"
+    asked = {"query": [f"How many?{text}"], "prompts": ["How many?"], "labels": ["42"]}
+    assert strict(web.post("/get_reward", json=asked))["rewards"] == [-1.0]

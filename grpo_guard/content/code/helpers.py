@@ -102,8 +102,7 @@ def _reimplements(
         return named if only_named else None
     sign = _returned(node, arguments)
     if sign is None:
-        plain = isinstance(node, ast.FunctionDef) and only_named and neutral
-        return named if plain and not _builds(node) else None
+        return named if only_named and neutral and isinstance(node, ast.FunctionDef) else None
     # reduce(lambda a, b: a * b, xs) and {"+": lambda a, b: a + b} need their lambdas.
     if isinstance(node, ast.Lambda) and not name.isidentifier():
         return None
@@ -131,14 +130,6 @@ def _returned(
         if isinstance(target, ast.Name) and isinstance(value, ast.Name) and target.id == value.id:
             return _operation(body[0].value, arguments)
     return None
-
-
-def _builds(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
-    """Whether a function ends by building a container: ``add(v, w)`` of two vectors."""
-    last = node.body if isinstance(node, ast.Lambda) else node.body[-1]
-    return isinstance(last, ast.Return) and isinstance(
-        last.value, ast.List | ast.Tuple | ast.ListComp
-    )
 
 
 def _operation(value: ast.expr, arguments: list[str]) -> str | None:

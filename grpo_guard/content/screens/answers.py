@@ -133,8 +133,11 @@ class AnswerScreen:
                 for answer in theirs
                 if other is not form and _repeats(answer, answers)
             ]
+            # The sentence that leads to such a box has no other number, and one next to it may be
+            # foreign: the text is off the subject if it is with the box and without.
             rest = _text_after(sorted([*answers, *copies], key=_start), view.prose)
-            if rest and _is_off_topic(form, rest, start, view):
+            whole = _text_after(answers, view.prose)
+            if rest and all(_is_off_topic(form, text, start, view) for text in (rest, whole)):
                 message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
                 tail = view.text[start:]
                 place = (start + len(tail) - len(tail.lstrip()), len(view.text.rstrip()))

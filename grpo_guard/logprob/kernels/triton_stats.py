@@ -52,7 +52,7 @@ def triton_row_stats(
     if not triton_available():
         raise ImportError(
             "triton_row_stats: expected the package triton (it comes with torch for CUDA on Linux; "
-            "otherwise `pip install triton`), found none; implementation='tiled' needs no triton"
+            "otherwise `pip install triton`), found none"
         )
     from grpo_guard.logprob.kernels import triton_launch as launch
 

@@ -99,12 +99,13 @@ class HonestSpans:
         """Compare a span with other nodes' spans over the same number of tokens. Return the vote
         that decides, or None while fewer than `FEWEST_VOTES` other nodes have one.
 
-        To accumulate evidence, the node's own style is ``excused``: if the lower quartile of its
-        scores exceeds that of a node it is compared with, the score is reduced by the difference,
-        but by no more than the distance between the other node's median and 90 % quantile. Beyond
-        the most foreign honest span nothing is extrapolated: a policy that writes nonsense once in
-        fifty answers has a far longer tail than its other sentences suggest, and would be convicted
-        for it.
+        To accumulate evidence, the node's own style is ``excused``, and only nodes with `_ENOUGH`
+        spans vote: p-values from one small measure depend on each other. If the lower quartile of
+        the node's scores exceeds that of a node it is compared with, the score is reduced by the
+        difference, but by no more than the distance between the other node's median and 90 %
+        quantile. Beyond the most foreign honest span nothing is extrapolated: a policy that writes
+        nonsense once in fifty answers has a far longer tail than its other sentences suggest, and
+        would be convicted for it.
         """
         column = column_of(found)
         score = float(found.runs[-1])
@@ -112,7 +113,7 @@ class HonestSpans:
         with self._lock:
             own = None if node is None else self._nodes.get(node)
             for other in self._nodes.values():
-                if not other.votes or other is own:
+                if other is own or len(other.latest) < (_ENOUGH if excused else FEWEST):
                     continue
                 honest = other.ascending[column]
                 own_scores = own.ascending[column] if own is not None and excused else ()

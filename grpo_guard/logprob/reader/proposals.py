@@ -30,6 +30,7 @@ _NONSENSE: Final = 0.05
 FEWEST_PLACES: Final = 3  # that must be read before a phrase is judged
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
+_MOST_COUNTED: Final = 65_536  # completions remembered, so that each counts once
 
 
 class NodeSentences:
@@ -50,6 +51,7 @@ class NodeSentences:
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
         self.alpha = alpha
         self.e_processes = EProcessMemory(store=store, name="reader_fortunes")
+        self._counted = OrderedDict[tuple[str, bytes], None]()
 
     def convicted(
         self, batch: Sequence[Completion], votes: Mapping[int, Sequence[Vote]]
@@ -60,8 +62,12 @@ class NodeSentences:
         evidence = defaultdict[str, dict[tuple[str, bytes], Sequence[Vote]]](dict)
         for i, own in votes.items():
             if (node := batch[i].node) is not None and own:
-                key = batch[i].prompt_text, _digest(batch[i])
-                evidence[node].setdefault(key, own)
+                digest = _digest(batch[i])
+                if (node, digest) not in self._counted:
+                    evidence[node].setdefault((batch[i].prompt_text, digest), own)
+        self._counted.update(((n, d), None) for n, own in evidence.items() for _, d in own)
+        while len(self._counted) > _MOST_COUNTED:
+            self._counted.popitem(last=False)
         after = self.e_processes.add(
             {
                 node: (digest_of(digest for _, digest in own), [_together(own)])
