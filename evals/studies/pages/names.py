@@ -69,8 +69,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-seeds": partial(
         runs,
         [
-            ("seeds", "text", "none,same_weights,heterogeneous,different_weights_reader"),
-            ("seeds", "math", "none,same_weights,heterogeneous"),
+            ("seeds", "text", "none,same_weights,heterogeneous"),
+            ("seeds", "math", "none,same_weights,heterogeneous,different_weights_reader"),
             ("seeds", "code", "none,same_weights,heterogeneous"),
         ],
         ["success, mean over seeds (least to most)", _POISON, _RIGHT, _GAIN],
