@@ -8,12 +8,13 @@ a single rank and judged there, and the verdicts are sent back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -285,7 +286,8 @@ class SharedReviews:
         """Return the review of a batch, and whether this reader was the first to ask for it."""
         future, first = self._join(batch, reader)
         if first:
-            _fulfil(future, reviewer, batch)
+            with _failing(future):
+                future.set_result(RankReview.of(reviewer.review(batch)))
         return future.result(), first
 
     async def aget(
@@ -299,8 +301,13 @@ class SharedReviews:
         """
         future, first = self._join(batch, reader)
         if first:
-            run, work = contextvars.copy_context().run, (_fulfil, future, reviewer, batch)
-            threading.Thread(target=run, args=work, daemon=True).start()
+
+            def work() -> None:
+                with _failing(future):
+                    future.set_result(RankReview.of(reviewer.review(batch)))
+
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=(work,), daemon=True).start()
         return await asyncio.wrap_future(future), first
 
     def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
@@ -327,9 +334,10 @@ def shared_reviews(guard: Guard) -> SharedReviews:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
-def _fulfil(future: Future[RankReview], reviewer: BatchReviewer, batch: Sequence[Row]) -> None:
-    """Review a batch; all callers that wait for the future get the review, or the failure."""
+@contextlib.contextmanager
+def _failing(future: Future[RankReview]) -> Iterator[None]:
+    """Pass any failure on to all callers that wait for the future."""
     try:
-        future.set_result(RankReview.of(reviewer.review(batch)))
+        yield
     except BaseException as error:
         future.set_exception(error)

@@ -39,7 +39,7 @@ COMMANDS = {
     "view out.jsonl -o no/out.html": "no/out.html: .* no folder no; make it: mkdir -p no",
     "verify -c guard.yaml in.jsonl --enigne ray -o out": "No such option:? '?--enigne.*--engine",
     "verify -c guard.yaml folder -o out": "folder: expected a dataset's folder, .*got none",
-    "view in.jsonl": "in.jsonl:1: outcome: expected a line that grpo-guard verify wrote.* --in",
+    "view in.jsonl": "in.jsonl:1: outcome: expected a line that grpo-guard verify or .* --in",
     "view out.jsonl --in no.jsonl": "no.jsonl: .file.: expected a file .*got none there",
     "config check no.yaml": "no.yaml: expected a guard file, got none there; looked in",
     "config check guard.yml": "guard.yml: .*got none there; looked in .* mean 'guard.yaml'?",

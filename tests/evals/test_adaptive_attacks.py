@@ -121,7 +121,7 @@ def test_installed_wheel_says_that_a_checkout_is_needed(monkeypatch: pytest.Monk
     monkeypatch.setattr("grpo_guard.evals.checkout._STUDIES", "grpo_guard.evals.left_out")
     monkeypatch.setattr(registry, "names", lambda group: ["text", "math"])
     assert registry.attack_names() == ["none", "math", "text"]
-    with pytest.raises(UnknownNameError, match=r"'seed_grinding'.*a checkout .* has more"):
+    with pytest.raises(UnknownNameError, match=r"'seed_grinding'.*a clone .* has more"):
         adversary("seed_grinding")
     with pytest.raises(UnknownNameError, match="did you mean 'text'"):
         adversary("txt")

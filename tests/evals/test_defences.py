@@ -114,7 +114,7 @@ def test_trained_policy_is_the_reader_in_its_own_swarm(tmp_path: Path) -> None:
 
     early = opinion()
     assert isinstance(early, Opinion)
-    assert early.excused_p_value is None, "the start profile decides: no peer is known yet"
+    assert early.excused is None, "the start profile decides: no peer is known yet"
     first = swarm.step(0)
     assert first.abstained == 0
     assert first.rejected_honest < 0.1 * first.honest

@@ -113,7 +113,7 @@ def test_slot_and_round_columns_override_the_adapters_count():
 
 @pytest.mark.parametrize(
     "claimed",
-    [None, "0", 0.0, True, 10**5000, -(2**63) - 1],
+    [None, "0", 0.5, True, 10**5000, -(2**63) - 1],
     ids=["none", "text", "float", "bool", "unprintable", "too small"],
 )
 def test_missing_slots_are_not_invented(claimed):

@@ -82,7 +82,7 @@ def test_list_of_a_guard_within_a_list_is_explained():
             str(WORD_PROBLEMS), [wrapped], trl.GRPOConfig(use_cpu=True, bf16=False, report_to=[])
         )
     for nested in ([wrapped], [[one]]):
-        with pytest.raises(FrameworkError, match="expected one flat list of functions, got one w"):
+        with pytest.raises(FrameworkError, match="one flat list of functions, got a list within a"):
             presets.different_weights()(nested)
 
 
