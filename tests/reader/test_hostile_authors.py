@@ -130,6 +130,9 @@ def known_of_d(stack):
 
 def test_duplicate_texts_neither_hide_nor_count_twice():
     once, twice = verifier(), verifier()
+    for seed in range(10, 14):  # nodes with 64 sentences
+        once.verify(batch(seed, nodes="abc"))
+        twice.verify(batch(seed, nodes="abc"))
     for seed in range(3):
         honest, rows = batch(seed, nodes="abc"), batch(seed, poisoned(seed, n=2), nodes="abc")[-2:]
         once.verify([*honest, *rows])

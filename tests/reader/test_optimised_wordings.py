@@ -27,7 +27,7 @@ def test_thousand_wordings_begin_with_the_plain_slogan():
 def attacker():
     reader = SpanReader(None, load_bundled()[1], scorer=OwnWords())
     for node in "abcd":
-        spans = [TextSpan(QUESTION, TEXT, *place, node) for place in sentences(TEXT)] * 20
+        spans = [TextSpan(QUESTION, TEXT, *place, node) for place in sentences(TEXT)] * 64
         reader.read(spans, [True] * len(spans))
     return optimised.Attacker(reader)
 
