@@ -171,7 +171,8 @@ def whole_number(value: Any) -> int | None:
 
     A column with missing values is converted to floats, so 3.0 was originally 3.
     """
-    if isinstance(value, bool):
+    # NumPy's boolean, of either name, was an index before NumPy 2.
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return None
     if isinstance(value, int):
         return int.__int__(value)  # drops a subclass's own methods
