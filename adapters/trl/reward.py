@@ -94,8 +94,13 @@ class TRLAdapter:
 
 
 class GuardedList(list[Any]):
-    """Guarded reward functions. TRL looks up ``__call__`` of each reward function that it is given,
-    so a list of these within another list is explained when the trainer is built."""
+    """Guarded reward functions. TRL looks up ``__name__`` or ``__call__`` of each reward function
+    that it is given, so a list of these within another list is explained when the trainer is built.
+    """
+
+    @property
+    def __name__(self) -> Any:
+        return self.__call__
 
     @property
     def __call__(self) -> Any:
