@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from grpo_guard.cli.rows import group_of, whole_groups
+from grpo_guard.cli.row_groups import group_of, whole_groups
 from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
 from grpo_guard.core.completion import Completion

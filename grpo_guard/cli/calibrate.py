@@ -238,15 +238,13 @@ def _calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
     """Score honest completions with each of a guard's verifiers that do not read log-probs. Raises
     ConfigError if there is none, two share a name, or one abstains on every completion."""
-    from grpo_guard.cli.rows import group_of, whole_groups
+    from grpo_guard.cli.row_groups import group_of, whole_groups
     from grpo_guard.config import ConfigError
     from grpo_guard.core.calibrated import HonestScores
     from grpo_guard.core.supervise import supervised
 
     found: dict[str, HonestScores] = {}
-    # Completions of one prompt in different rounds are different groups.
-    keys = [(group_of(c) + (c.round or 0)) % 2**64 for c in completions]
-    places = whole_groups(keys, MOST_AT_ONCE)
+    places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
     batches = [[completions[i] for i in batch] for batch in places]
     for verifier in _rules(config):
         if verifier.name in found:

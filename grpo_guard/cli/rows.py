@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from grpo_guard.cli.file_rows import behind_mark, is_compressed, list_hint, unpacked
 from grpo_guard.cli.formats import (
@@ -25,11 +24,17 @@ from grpo_guard.cli.formats import (
     write_lines,
 )
 from grpo_guard.cli.inputs import tell_left_out
+from grpo_guard.cli.row_groups import (
+    agreed_rounds,
+    groups_of,
+    label_of,
+    node_of,
+    prompt_of,
+    round_of,
+)
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.files import nowhere
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
-from grpo_guard.core.prompts import prompt_key
-from grpo_guard.core.rollouts import rollout_of
 
 WATCHED: Final = ("node", "task", "completion_ids")
 """Names of fields without which some verifiers have nothing to do."""
@@ -80,18 +85,18 @@ class Rows:
                     self.sent.update(f for f in WATCHED if getattr(row.completion, f, None))
                 places.append(place)
                 lines.append(number)
-                prompts.append(number if row.completion is None else group_of(row.completion))
-                rollouts.append(_rollout(row.completion))
-                rounds.append(_round(row.completion))
-                nodes.append(_node(row.completion))
+                prompts.append(number if row.completion is None else prompt_of(row.completion))
+                rollouts.append(label_of(row.completion))
+                rounds.append(round_of(row.completion))
+                nodes.append(node_of(row.completion))
             place += len(line)
         self._places, self._lines = places, lines
         of_prompts = np.frombuffer(prompts, np.uint64)
-        self.rounds = _agreed_rounds(
+        self.rounds = agreed_rounds(
             np.frombuffer(rounds, np.int64), np.frombuffer(nodes, np.int64), of_prompts
         )
         """Round that each row is verified with, shape [n]."""
-        self.groups = _groups(of_prompts, self.rounds, np.frombuffer(rollouts, np.uint64))
+        self.groups = groups_of(of_prompts, self.rounds, np.frombuffer(rollouts, np.uint64))
         """Key of each row's group, shape [n]. Equal for rows of the same prompt and round, and for
         segments of the same rollout."""
 
@@ -134,109 +139,12 @@ def digest_of(completion: Completion) -> str:
     return hashed.hexdigest()
 
 
-def group_of(completion: Completion) -> int:
-    """Return a 64-bit key shared by completions of the same prompt.
-
-    An attacker who finds two prompts with the same key gets them verified in one batch, which does
-    no harm.
-    """
-    return _key(str(prompt_key(completion.prompt)))
-
-
-_NONE: Final = -(2**63)
-"""Stands for no round and for no node."""
-_ENOUGH: Final = 0.75
-"""Share of the nodes of the fullest round that must claim a round for it to count."""
-_MOST_JOINED: Final = 256
-"""Maximum number of groups that rollouts join into one batch, which is held in memory."""
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
-
-
 def _named(node: Any) -> str | None:
     """Return the name of a malformed row's sender, shortened as any other; None if it has none."""
     try:
         return Completion("", "", node=node).node
     except CompletionError:
         return None
-
-
-def _key(text: str) -> int:
-    hashed = text.encode("utf-8", "backslashreplace")
-    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
-
-
-def _round(completion: Completion | None) -> int:
-    return _NONE if completion is None or completion.round is None else completion.round
-
-
-def _node(completion: Completion | None) -> int:
-    if completion is None or completion.node is None:
-        return _NONE
-    return _key(completion.node) - 2**63
-
-
-def _rollout(completion: Completion | None) -> int:
-    """Return a key of the rollout that a completion is a segment of; 0 if of none."""
-    found = None if completion is None else rollout_of(completion)
-    return 0 if found is None else _key(repr(found)) or 1
-
-
-def _agreed_rounds(
-    rounds: NDArray[np.int64], nodes: NDArray[np.int64], prompts: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Return each row's round if at least two nodes claim it, and `_ENOUGH` of those of the round
-    that most nodes claim. Any other row gets the round of its prompt's first row that has one, or
-    that of the row before. By claims of its own, or by none, a node could otherwise leave the peers
-    that it is compared with. All are 0 if there is no such round."""
-    named = (rounds != _NONE) & (nodes != _NONE)
-    claims = np.unique(np.stack([rounds[named], nodes[named]]), axis=1)[0]
-    claimed, count = np.unique(claims, return_counts=True)
-    agreed = claimed[(count >= 2) & (count >= _ENOUGH * count.max(initial=0))]
-    counts = np.isin(rounds, agreed)
-    at = np.flatnonzero(counts)
-    if not len(at):
-        return np.zeros_like(rounds)
-    behind = np.searchsorted(at, np.arange(len(rounds)), side="right") - 1
-    found: NDArray[np.int64] = rounds[at[np.maximum(behind, 0)]]
-    by_prompt = at[np.argsort(prompts[at], kind="stable")]
-    first = by_prompt[np.minimum(np.searchsorted(prompts[by_prompt], prompts), len(at) - 1)]
-    alike = ~counts & (prompts[first] == prompts)
-    found[alike] = rounds[first[alike]]
-    return found
-
-
-def _groups(
-    prompts: NDArray[np.uint64], rounds: NDArray[np.int64], rollouts: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    """Return the key of each row's group, shape [n]: its prompt and round, joined with the groups
-    of its rollout's other segments.
-
-    The segments of a rollout have different prompts but are judged as one, so they must be in the
-    same batch, together with the answers that each segment is compared with. Beyond `_MOST_JOINED`
-    groups nothing is joined: with one label in all its rows, a node could have the whole file held
-    in memory at once.
-    """
-    groups: NDArray[np.uint64] = prompts + rounds.view(np.uint64) * _ODD
-    first, parents, sizes = dict[tuple[int, int], int](), dict[int, int](), dict[int, int]()
-
-    def root(group: int) -> int:
-        while (parent := parents.get(group)) is not None:
-            # Halve the path for the next lookup.
-            parents[group] = parents.get(parent, parent)
-            group = parent
-        return group
-
-    for row in np.flatnonzero(rollouts).tolist():
-        group = int(groups[row])
-        one = root(first.setdefault((int(rollouts[row]), int(rounds[row])), group))
-        other = root(group)
-        size = sizes.get(one, 1) + sizes.get(other, 1)
-        if one != other and size <= _MOST_JOINED:
-            parents[max(one, other)] = min(one, other)
-            sizes[min(one, other)] = size
-    if not parents:
-        return groups
-    return np.array([root(int(group)) for group in groups], np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,38 +219,3 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
         tell_left_out(source, lines.left_out)
         found = (rows[place].completion for place in range(len(rows)))
         return [completion for completion in found if completion is not None]
-
-
-def whole_groups(
-    groups: ArrayLike, most: int, rounds: ArrayLike | None = None
-) -> Iterator[list[int]]:
-    """Yield batches of row numbers, with all rows of a group in the same batch, wherever they are
-    in the file: verifiers that compare completions within a group must see the whole group.
-
-    Args:
-        groups: Each row's key, as from `group_of`, shape [n].
-        most: Maximum number of rows in a batch, unless a single group has more.
-        rounds: Each row's round, shape [n]. Batches are in the order of the rounds' first rows, and
-            none holds groups of two rounds: a ledger records a batch as one round.
-    """
-    _, first, group = np.unique(
-        np.asarray(groups, np.uint64), return_index=True, return_inverse=True
-    )
-    if not len(first):
-        return
-    first_of = first[group.reshape(-1)]
-    of_rounds = np.zeros_like(first_of)
-    if rounds is not None:
-        _, begins, which = np.unique(rounds, return_index=True, return_inverse=True)
-        of_rounds = begins[which.reshape(-1)][first_of]
-    order = np.lexsort((first_of, of_rounds))
-    ends = [*(np.flatnonzero(np.diff(first_of[order])) + 1).tolist(), len(order)]
-    in_order = of_rounds[order]
-    begin = reached = 0
-    for end in ends:
-        full = end - begin > most or in_order[reached] != in_order[begin]
-        if full and reached > begin:
-            yield order[begin:reached].tolist()
-            begin = reached
-        reached = end
-    yield order[begin:].tolist()

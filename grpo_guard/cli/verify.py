@@ -278,7 +278,7 @@ def _verify_all(
     """Verify batch by batch, writing each verdict as soon as all preceding ones are written."""
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.progress import progress
-    from grpo_guard.cli.rows import whole_groups
+    from grpo_guard.cli.row_groups import whole_groups
     from grpo_guard.server.distributed.ahead import judged
 
     def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
-from grpo_guard.cli.rows import Rows, whole_groups
+from grpo_guard.cli.row_groups import whole_groups
+from grpo_guard.cli.rows import Rows
 from grpo_guard.nodes.report import read
 
 NODES = ("ann", "bob", "cid", "mal")
@@ -78,14 +79,19 @@ def batches(rows):
     return [{rows[i]["node"] for i in one} for one in found], max(map(len, found))
 
 
-@pytest.mark.parametrize("claim", [lambda row: {}, lambda row: {"round": 99}])
+@pytest.mark.parametrize(
+    "claim",
+    [lambda row: {}, lambda row: {"round": 99}, lambda row: {"round": (row["round"] + 1) % ROUNDS}],
+    ids=["none", "one of its own", "the next one"],
+)
 @pytest.mark.parametrize("sent", [rows, by_node])
 def test_a_node_cannot_leave_its_peers_by_what_it_claims(sent, claim):
     made = sent()
     for row in made:
         if row["node"] == "mal":
+            claimed = claim(row)
             del row["round"]
-            row.update(claim(row))
+            row.update(claimed)
     assert all(nodes == set(NODES) for nodes in batches(made)[0])
 
 
