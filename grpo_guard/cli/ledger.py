@@ -68,7 +68,10 @@ def show(
         return
     with bad_input(LedgerError, ValueError):
         shown = read(file, node)
-        recurring = stored_convictions(file, node)
+        recurring = stored_convictions(file)
+        if node is not None:
+            (standing,) = shown.nodes
+            recurring = {name: of for name, of in recurring.items() if name == standing.node}
         rules = counting_rules(file)
     if as_json:
         keys = ("kind", "phrase", "hits", "total", "p_value")
@@ -112,24 +115,25 @@ def release(
     from grpo_guard.content.recurrence.phrases import shown as shown_phrase
     from grpo_guard.content.recurrence.state import release_stored, stored_convictions
     from grpo_guard.nodes.counts import counted_in
+    from grpo_guard.nodes.intake import name_bytes, printable
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError, unknown_node
-    from grpo_guard.nodes.stored import is_named, release_counts
+    from grpo_guard.nodes.stored import named, release_counts
 
     phrases: list[Conviction] = []
     with bad_input(LedgerError, ValueError):
         file = ledger_file(path)
         if not book:
-            clear(file, node)
-            phrases = next(iter(stored_convictions(file, node).values()), phrases)
-            release_stored(file, node)
-            release_counts(file, node)
+            stored = clear(file, node)
+            phrases = stored_convictions(file).get(printable(stored), phrases)
+            release_stored(file, stored)
+            release_counts(file, stored)
+            node = stored.decode("utf-8", "backslashreplace")
         else:
             counted = counted_in(path, book)
             known = list(counted.log_e_values())
-            if not sum(counted.release(name) for name in known if is_named(name, node)):
-                names = (name.encode("utf-8", "surrogateescape") for name in known)
-                raise unknown_node(path, node, names)
+            if not sum(counted.release(name) for name in named(known, node)):
+                raise unknown_node(path, node, map(name_bytes, known))
     echo(f"released {shown_name(node)}; running guards follow at their next batch")
     if phrases:
         echo(
@@ -160,13 +164,12 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.schema import LedgerError
-    from grpo_guard.nodes.stored import is_named
+    from grpo_guard.nodes.stored import named
 
     with bad_input(LedgerError, ValueError):
         found = counted_in(path, book).log_e_values()
-    shown = sorted(
-        (-log, name) for name, log in found.items() if node is None or is_named(name, node)
-    )
+    asked = found if node is None else named(found, node)
+    shown = sorted((-found[name], name) for name in asked)
     if as_json:
         return json.dumps(
             {"nodes": [{"node": name, "log_e": -log} for log, name in shown]}, indent=2

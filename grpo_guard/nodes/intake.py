@@ -6,7 +6,7 @@ bytes: a lone surrogate or a one-megabyte name must not prevent the recording of
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
@@ -199,10 +199,16 @@ def printable(data: bytes) -> str:
     return visible(data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
 
 
-def is_shown(data: bytes, given: str) -> bool:
-    """Whether an operator's ``given`` is a stored name as a report or a log shows it."""
-    name = data.decode("utf-8", "backslashreplace")
-    return given in (printable(data), shown_name(name, len(repr(name)) * 12)[1:-1])
+def meant(given: str, names: Callable[[], Iterable[bytes]]) -> bytes | None:
+    """Return the stored name that an operator's ``given`` means: the one that a report or a log
+    shows like this or, if it shows none, the one that is stored like this. A name may spell out
+    another's escapes, so the order matters. ``names`` yields all stored names."""
+    for name in names():
+        text = name.decode("utf-8", "backslashreplace")
+        if given in (printable(name), shown_name(text, 12 * len(repr(text)))[1:-1]):
+            return name
+    stored = stored_names(given)
+    return next((name for name in names() if name in stored), None)
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo_guard.nodes.bets import Tally
-from grpo_guard.nodes.intake import is_shown, stored_names
+from grpo_guard.nodes.intake import meant, stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
 from grpo_guard.nodes.schema import names_in, opened, unknown_node
 
@@ -19,21 +19,22 @@ PARDONS = "pardons"
 _UNTIL = "pardoned until, node "
 
 
-def release(path: Path, node: str) -> None:
-    """Clear one node in a ledger that may be in use; running guards follow at their next batch.
+def release(path: Path, node: str) -> bytes:
+    """Clear one node in a ledger that may be in use, and return its name as stored; running guards
+    follow at their next batch.
 
     If the node keeps being rejected as often, it is found hard again. If its model is honest but
     weaker, raise ``offset``. Raises LedgerError if the file is not a ledger, cannot be written, or
     does not know the node.
     """
     with opened(path, "a ledger that can be written", write=True) as connection:
-        row = connection.execute(
-            "SELECT id FROM nodes WHERE name = ?", (stored_name(connection, path, node),)
-        ).fetchone()
+        name = stored_name(connection, path, node)
+        row = connection.execute("SELECT id FROM nodes WHERE name = ?", (name,)).fetchone()
         (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
         connection.execute("DELETE FROM marks WHERE node = ?", row)
         write_meta(connection, f"{_UNTIL}{row[0]}", last)
         write_meta(connection, PARDONS, read_meta(connection, PARDONS) + 1)
+    return name
 
 
 def pardons(connection: sqlite3.Connection) -> int:
@@ -65,11 +66,10 @@ def stored_name(connection: sqlite3.Connection, path: Path, shown: str) -> bytes
     """Return the name, as stored, of the node that an operator names as it is logged or shown;
     raises LedgerError if the ledger does not know the node."""
     query = "SELECT name FROM nodes WHERE name = ?"
-    # With a backslash, it was copied from where names are escaped.
+    # With a backslash, it may have been copied from where names are escaped.
     for name in () if "\\" in shown else stored_names(shown):
         if connection.execute(query, (name,)).fetchone() is not None:
             return name
-    for name in names_in(connection):
-        if is_shown(name, shown):  # copied, where it is escaped
-            return name
+    if (found := meant(shown, lambda: names_in(connection))) is not None:
+        return found
     raise unknown_node(path, shown, names_in(connection))

@@ -3,11 +3,11 @@
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.nodes.intake import is_shown, name_bytes, stored_names
+from grpo_guard.nodes.intake import meant, name_bytes
 from grpo_guard.nodes.memory import HAS_MEMORIES, MAX_STATE
 from grpo_guard.nodes.schema import opened
 
@@ -45,13 +45,13 @@ def counting_rules(path: Path) -> list[str]:
     return sorted(name for name, state in states.items() if _e_processes(state))
 
 
-def release_counts(path: Path, node: str) -> bool:
-    """Forget what counting rules have counted about one node; return whether any of them knew it.
-    Raises LedgerError as `change_states` does."""
+def release_counts(path: Path, node: bytes) -> bool:
+    """Forget what counting rules have counted about one node, by its stored name; return whether
+    any of them knew it. Raises LedgerError as `change_states` does."""
 
     def forget(state: Any) -> bool:
         known = _e_processes(state)
-        kept = [row for row in known if not is_named(row[0], node)]
+        kept = [row for row in known if not is_stored_as(row[0], node)]
         if len(kept) < len(known):
             state["nodes"] = kept
         return len(kept) < len(known)
@@ -59,13 +59,16 @@ def release_counts(path: Path, node: str) -> bool:
     return change_states(path, "", forget)
 
 
-def is_named(name: Any, node: str) -> bool:
-    """Whether an operator's ``node`` means the node of this name, which may have been shortened or
-    escaped when it was shown."""
-    if not isinstance(name, str):
-        return False
-    known = {node, *(data.decode("utf-8", "surrogateescape") for data in stored_names(node))}
-    return ("\\" not in node and name in known) or is_shown(name_bytes(name), node)
+def is_stored_as(name: Any, stored: bytes) -> bool:
+    """Whether the node of this name in a state is the one that a ledger stores like this."""
+    return isinstance(name, str) and name_bytes(name) == stored
+
+
+def named(names: Iterable[str], node: str) -> list[str]:
+    """Return those of a state's names that an operator's ``node`` means; see `meant`."""
+    known = list(names)
+    stored = meant(node, lambda: map(name_bytes, known))
+    return [name for name in known if stored is not None and is_stored_as(name, stored)]
 
 
 def _e_processes(state: Any) -> list[Any]:

@@ -48,6 +48,16 @@ def test_a_name_cannot_spell_out_the_escapes_of_another(tmp_path):
             assert stored_name(connection, ledger.path, shown) == name_bytes(name)
 
 
+def test_a_name_with_a_backslash_is_known_as_typed_and_as_shown(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "run.sqlite")
+    batch, verdicts, *_ = played(0)
+    ledger.record([c.with_labels(node=f"DOMAIN\\{c.node}") for c in batch], verdicts)
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        for given in ("DOMAIN\\ann", "DOMAIN\\\\ann"):
+            assert stored_name(connection, ledger.path, given) == b"DOMAIN\\ann"
+
+
 def test_a_long_name_is_not_known_by_its_beginning(tmp_path):
     long = "https://worker.example.org/" + "x" * 80
     ledger = EvidenceLedger(tmp_path / "run.sqlite")

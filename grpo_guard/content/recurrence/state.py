@@ -15,7 +15,7 @@ from grpo_guard.content.recurrence.swarm import Swarm
 from grpo_guard.nodes.intake import RECURRENCE_VERIFIER, name_bytes, printable
 from grpo_guard.nodes.saved import number, reading, require_format, text, whole
 from grpo_guard.nodes.schema import LedgerError
-from grpo_guard.nodes.stored import change_states, is_named, stored_states
+from grpo_guard.nodes.stored import change_states, is_stored_as, stored_states
 
 FORMAT: Final = 3
 _NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
@@ -131,16 +131,16 @@ def _at_most(counts: dict[str, int], prompts: int) -> None:
 NEWCOMERS: Final = "newcomers, counted together"
 
 
-def stored_convictions(path: Path, node: str | None = None) -> dict[str, list[Conviction]]:
-    """Return the convictions of each node, or of one, strongest first, by the node's printable
-    name. Joint convictions of all newcomers have the name `NEWCOMERS`. Raises LedgerError if the
-    file cannot be read."""
+def stored_convictions(path: Path) -> dict[str, list[Conviction]]:
+    """Return the convictions of each node, strongest first, by the node's printable name. Joint
+    convictions of all newcomers have the name `NEWCOMERS`. Raises LedgerError if the file cannot be
+    read."""
     found: dict[str, list[Conviction]] = {}
     try:
         for state in stored_states(path, RECURRENCE_VERIFIER).values():
-            records = [(printable(name_bytes(n)), record) for n, record in _records(state, node)]
+            records = [(printable(name_bytes(n)), record) for n, record in _records(state)]
             with reading("recurrence"):
-                if node is None and isinstance(state, dict):
+                if isinstance(state, dict):
                     records.append((NEWCOMERS, state["newcomers"]))
                 for name, record in records:
                     convicted = [conviction_from(plain) for plain in record["convicted"]]
@@ -151,8 +151,9 @@ def stored_convictions(path: Path, node: str | None = None) -> dict[str, list[Co
     return {name: sorted(each, key=lambda c: c.p_value) for name, each in found.items()}
 
 
-def release_stored(path: Path, node: str) -> bool:
-    """Forget everything that recurrence has counted about one node; return whether it was known.
+def release_stored(path: Path, node: bytes) -> bool:
+    """Forget everything that recurrence has counted about the node with this stored name; return
+    whether it was known.
 
     The node keeps its seniority: as a newcomer it would be counted together with all others, and
     rejected for phrases of theirs.
@@ -162,7 +163,7 @@ def release_stored(path: Path, node: str) -> bool:
     """
 
     def forget(state: Any) -> bool:
-        names = [name for name, _ in _records(state, node)]
+        names = [name for name, _ in _records(state) if is_stored_as(name, node)]
         for name in names:
             fresh = Record()
             fresh.sketch.prompts, fresh.seen = SETTLED, state["clock"]
@@ -172,11 +173,9 @@ def release_stored(path: Path, node: str) -> bool:
     return change_states(path, RECURRENCE_VERIFIER, forget)
 
 
-def _records(state: Any, node: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the records of all nodes, or of the one that an operator names."""
+def _records(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and records of all nodes."""
     nodes = state.get("nodes") if isinstance(state, dict) else None
     if not isinstance(nodes, dict):
         return
-    for name, record in list(nodes.items()):
-        if node is None or is_named(name, node):
-            yield name, record
+    yield from list(nodes.items())
