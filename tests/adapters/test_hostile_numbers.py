@@ -56,19 +56,22 @@ LISTS = {
 }
 
 
-def others_keep_theirs(name, field, value):
+def rewards_with(name, field, value):
+    """Return the rewards of three rows, of which the second has this value."""
     entry = ENTRIES[name]
     rows = [dict(entry.fields) for _ in range(3)]
     rows[1][field] = value
-    rewards = judged(entry, rows)
-    assert rewards.pop(1) in (0.0, 1.0)
-    assert rewards == [1.0, 1.0]
+    return judged(entry, rows)
+
+
+ALLOWED = ([1.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+"""The others keep their rewards, and the row's own is that of a judged or a malformed one."""
 
 
 @pytest.mark.parametrize(("name", "field"), [(n, f) for n, fs in SCALARS.items() for f in fs])
 def test_hostile_value_in_place_of_a_number(name, field):
     for value in numbers():
-        others_keep_theirs(name, field, value)
+        assert rewards_with(name, field, value) in ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_hostile_value_in_place_of_a_number(name, field):
 def test_hostile_value_in_place_of_a_list_of_numbers(name, field, length):
     for value in lists(length):
         if value is not None or field not in ("action_ranges", "observation_tokens"):
-            others_keep_theirs(name, field, value)
+            assert rewards_with(name, field, value) in ALLOWED
 
 
 @pytest.mark.parametrize("mask", [7, "01", {0: 1}, [0.5, 1], ["0", 1], [math.nan, 0], range(2)])

@@ -21,7 +21,7 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.core.ensemble import Vote, only
-from grpo_guard.core.verdict import Finding, accept, reject
+from grpo_guard.core.verdict import accept
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 
@@ -292,10 +292,6 @@ CALLS = {
         lambda: presets.different_weights(state="~/state"),
         "state: expected a folder's path, got '~/state'; ~ is not expanded, write the whole path",
     ),
-    "two texts to check": (
-        lambda: grpo_guard.check("p", "t"),
-        r"check: expected at most 1 arguments in order \(text\), got 2",
-    ),
     "a class for a verifier": (
         lambda: Guard(Shouting),
         r"Guard.verifier: expected a CompletionVerifier, got the class Shouting; write Shouting\(",
@@ -341,18 +337,6 @@ CALLS = {
         lambda: SamplingSpec("vllm", 0.0, 0, 1.0),
         r"SamplingSpec.temperature: expected a finite number > 0 \(greedy decoding is top_k=1\)",
     ),
-    "a finding for a cause": (
-        lambda: reject("x", Finding("odd", "It is odd.")),
-        r"Verdict.cause: expected a Cause such as .*; write findings=\(...\)$",
-    ),
-    "findings for a cause": (
-        lambda: reject("x", [Finding("odd", "It is odd.")]),
-        r"Verdict.cause: expected a Cause such as .*; write findings=\(...\)$",
-    ),
-    "words for a cause": (
-        lambda: reject("x", "because"),
-        "Verdict.cause: expected a Cause such as .*got 'because'; .* into message=",
-    ),
     "a kind of finding": (
         lambda: ArithmeticVerifier(severity={"wrong-equation": "report"}),
         "severity: expected one of .*did you mean 'wrong_equation'?",
@@ -364,18 +348,6 @@ CALLS = {
     "a name of the package": (
         lambda: grpo_guard.Gaurd,
         "no attribute 'Gaurd'; did you mean 'guard'",
-    ),
-    "a completion without its text": (
-        lambda: Completion("p"),
-        "Completion.text: expected a value, got nothing; it is: Text of the completion",
-    ),
-    "a completion's misspelt field": (
-        lambda: Completion("p", "t", completion_id=[1]),
-        "Completion: expected one of .*got 'completion_id'; did you mean 'completion_ids'?",
-    ),
-    "another name for the text": (
-        lambda: Completion.from_dict({"prompt": "p", "completion": "t"}),
-        "completion: expected 'text' in its place",
     ),
 }
 

@@ -64,6 +64,9 @@ def quiet():
 )
 def test_combinators_keep_the_contract_of_their_members(make):
     check_verifier(make, EXAMPLES)
+    swapped = [(c, "accept" if outcome == "reject" else "reject") for c, outcome in EXAMPLES]
+    with pytest.raises(AssertionError, match="breaks its contract"):
+        check_verifier(make, swapped)
 
 
 class Scores(Sound):
@@ -319,6 +322,9 @@ def test_stateful_and_abstaining_verifiers_may_declare_it():
 
     check_verifier(Openly, EXAMPLES)
     check_verifier(Remembers, EXAMPLES, remembers=True)
+    for secretly in (AbstainsAtWill, Remembers):
+        with pytest.raises(AssertionError, match="breaks its contract"):
+            check_verifier(secretly, EXAMPLES)
 
 
 def test_examples_must_show_both_outcomes():

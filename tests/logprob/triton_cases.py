@@ -275,14 +275,19 @@ def _():
     run()
 
 
+def result_of(name):
+    """Run a case; return its largest errors, if it measures any, and its failure or None."""
+    try:
+        return CASES[name](), None
+    except (Exception, pytest.fail.Exception):
+        return None, traceback.format_exc()
+
+
 def main(path):
     results = {}
-    for name, function in CASES.items():
+    for name in CASES:
         start = time.perf_counter()
-        try:
-            worst, failure = function(), None
-        except (Exception, pytest.fail.Exception):
-            worst, failure = None, traceback.format_exc()
+        worst, failure = result_of(name)
         results[name] = {
             "failure": failure,
             "errors": worst if isinstance(worst, dict) else None,
