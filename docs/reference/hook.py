@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from grpo_guard import Completion, Guard, ScreensVerifier
 from grpo_guard.cli.config import part_options
 from grpo_guard.cli.metrics import MEANINGS
 from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
@@ -70,8 +71,14 @@ def logged_names() -> set[str]:
     asked = Usage(requests=1, tokens_in=1, usd=0.1, latency=0.1)
     batch = [accept("judge", usage=asked), abstain("judge", Cause.TIMEOUT)]
     batch.append(accept("judge", members=(accept(NOT_CHECKED),)))
-    found = metrics(batch)
-    return {n.replace("judge", "VERIFIER").replace("timeout", "CAUSE") for n in found}
+    review = Guard(ScreensVerifier()).review([Completion("p", "t", node="NAME")])
+    of_review = [name for name in review.metrics if "screens" not in name]
+    names = {
+        name.replace("judge", "VERIFIER") for name in (*metrics(batch), *of_review)
+    }
+    return {
+        re.sub("(?<=NAME/).*", "OUTCOME", n.replace("timeout", "CAUSE")) for n in names
+    }
 
 
 def _table(model: type[Options], without: Collection[str] = ()) -> str:

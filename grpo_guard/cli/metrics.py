@@ -16,7 +16,10 @@ MEANINGS: Final = {
     "guard/reject_rate/VERIFIER": "share that this verifier rejects, even if it is 0",
     "guard/not_applicable_rate/VERIFIER": "share that this verifier did not look at",
     "guard/not_checked_rate": "share that [spot checks](../scale.md) accepted unseen",
+    "guard/node/NAME/OUTCOME": "number of this node's completions that were accepted, rejected "
+    "or could not be judged",
     "guard/seconds": "time spent on the batch, summed over completions",
+    "guard/wait_seconds": "time that the trainer waited for the review",
     "guard/VERIFIER/requests": "requests to a model, retries included",
     "guard/VERIFIER/cache_hits": "answers that were known already",
     "guard/VERIFIER/tokens": "tokens in and out, as the provider counts them",
