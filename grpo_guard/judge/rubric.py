@@ -31,13 +31,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_guard.core.pages import page
+
 BUNDLED = Path(__file__).parent / "rubrics"
 _PLACEHOLDER = re.compile(r"\{(verdict|prompt|reference|completion|fence)\}")
 
 
 _FORM = (
     'a header of "name: NAME" and "version: 1", a line [system] with your instructions and '
-    "{verdict}, and a line [user] with {prompt} and {completion}, see docs/own-judge.md"
+    f"{{verdict}}, and a line [user] with {{prompt}} and {{completion}}, see {page('own-judge')}"
 )
 
 
