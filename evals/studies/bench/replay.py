@@ -33,7 +33,7 @@ DRAWING = f"seed replay: drawing {ROWS} completions of {NEW_TOKENS} tokens"
 
 def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
     """Time the statistics of a batch with and without replaying a coin: what a coin costs. On a GPU
-    only the latter takes the Triton kernels, which cannot replay."""
+    the statistics alone take the Triton kernels, which cannot replay."""
     hidden, weight, _ = case.tensors(device)
     head = Head(weight)
     # Honest targets, because with random ones nearly every row would need its second pass.
