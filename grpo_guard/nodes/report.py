@@ -22,7 +22,8 @@ class Standing:
     """The standing of one node. Counts cover the node's whole life.
 
     Args:
-        node: The node's name, with control characters escaped.
+        node: The node's name as `ledger show` prints it: escaped where it cannot be seen or looks
+            like another's.
         state: State of the node's work; only "hard" has consequences.
         withholds: State of the node's empty slots, at most "soft".
         judged, rejected: Number of completions accepted or rejected, and number rejected.
