@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+# No test fetches a model from a hub. Set for all, and before any library reads it, so that what a
+# test finds does not depend on which others ran before it in the same process.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 if (profile := os.environ.get("HYPOTHESIS_PROFILE")) and importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
 

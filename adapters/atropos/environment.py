@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import cached_property
 from typing import Any, ClassVar
 
 from grpo_guard.adapters.atropos.groups import GroupGuard
+from grpo_guard.core.forks import cached_property
 from grpo_guard.guard import Guard
 
 

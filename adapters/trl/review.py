@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.adapters.trl.batch import numbered
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.prompts import Message, prompt_key
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
@@ -275,7 +276,7 @@ class SharedReviews:
     looks the same; that is verified again, because the policy might have changed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._digest = b""
         self._readers: set[int] = set()
         self._future: Future[RankReview] = Future()
@@ -325,7 +326,7 @@ class SharedReviews:
 
 
 _all_reviews: WeakKeyDictionary[Guard, SharedReviews] = WeakKeyDictionary()
-_all_reviews_lock = threading.Lock()
+_all_reviews_lock = Lock()
 
 
 def shared_reviews(guard: Guard) -> SharedReviews:

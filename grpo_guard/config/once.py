@@ -1,18 +1,18 @@
 """`check` judges a single text, for experiments and for filters outside a trainer."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from grpo_guard.config.presets import different_weights
 from grpo_guard.core.arguments import worded
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 
 _shared: list[Guard] = []
-_lock = threading.Lock()
+_lock = Lock()
 
 
 @worded

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.scope import MOST_CHARACTERS as MOST_CHARACTERS
 from grpo_guard.core.scope import Runnable as Runnable
@@ -44,7 +45,7 @@ ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 # it alive), and by whether the call covered several senders' batches. Such a call is repeated batch
 # by batch and would count twice: one sender could then open the circuit for all others.
 _hung: dict[tuple[int, bool], int] = {}
-_hung_lock = threading.Lock()
+_hung_lock = Lock()
 
 
 class Elsewhere(Protocol):
@@ -338,8 +339,9 @@ class _Worker:
 # After a burst of calls, only a few workers are kept.
 MOST_IDLE = 4
 _idle: list[_Worker] = []
-# A forked child process has the list but not the threads.
+# A forked child process has neither the idle threads nor those that hang.
 os.register_at_fork(after_in_child=_idle.clear)
+os.register_at_fork(after_in_child=_hung.clear)
 
 
 def _call_limited(

@@ -1,11 +1,11 @@
 """Track the share of abstentions over recent batches, and stop a run that exceeds the limit."""
 
-import threading
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import printable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
@@ -56,7 +56,7 @@ class AbstainWindow:
         self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._failures: deque[Verdict | None] = deque(maxlen=policy.abstain_window)
         """The first abstention of each batch."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         """Count one batch; raises AbstainError if the share of abstentions over the window exceeds

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import cloudpickle
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.guard.grader_worker import Recent
 
 # Seconds allowed for a worker to start, import what a grader needs and unpack its arguments. Not
@@ -98,7 +99,7 @@ class GraderPool:
 
     def _reset(self) -> None:
         self._free = threading.Semaphore(self.size)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._idle: list[WorkerProcess] = []
         self._workers.clear()
 
@@ -292,7 +293,7 @@ class _Bounded(io.BytesIO):
 # A worker dies with the *thread* that started it, so one long-lived thread starts them all.
 _Start = tuple[int, "Future[subprocess.Popen[bytes]]"]
 _starts: queue.SimpleQueue[_Start] | None = None
-_starts_lock = threading.Lock()
+_starts_lock = Lock()
 _pools: weakref.WeakSet[GraderPool] = weakref.WeakSet()
 
 
@@ -333,7 +334,7 @@ def _kill_all(workers: Iterable[WorkerProcess], owner: int) -> None:
 def _forget() -> None:
     """Make a forked child start its own workers."""
     global _starts, _starts_lock
-    _starts, _starts_lock = None, threading.Lock()
+    _starts, _starts_lock = None, Lock()
     for pool in list(_pools):
         pool._reset()
 

@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import logging
 import math
-import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.guard.policy import AbstainError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class GraderFailures:
     def _begin(self) -> None:
         """Start counting afresh; a copy does the same, with its own lock and workers."""
         self._failed: deque[bool] = deque(maxlen=self.window)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._workers: GraderPool | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()

@@ -6,7 +6,6 @@ what it would have rejected, so the log keeps an excerpt of each such completion
 
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.verdict import Finding, Verdict
 
 logger = logging.getLogger("grpo_guard")
@@ -45,7 +45,7 @@ class VerdictLog:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
@@ -80,10 +80,7 @@ class VerdictLog:
             logger.warning("%s: the log of verdicts %s; verdicts are missing", self.path, problem)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _complained=False)
+        return vars(self) | {"_complained": False}
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:

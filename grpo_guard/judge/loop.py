@@ -14,6 +14,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from grpo_guard.core.forks import Lock
+
 T = TypeVar("T")
 logger = logging.getLogger("grpo_guard")
 
@@ -27,7 +29,7 @@ class LoopThread:
     """An event loop that runs in a daemon thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

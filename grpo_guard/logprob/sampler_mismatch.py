@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, TokenStats
@@ -33,7 +33,7 @@ _ENOUGH: Final = 50_000  # tokens over all nodes after which checking stops
 _CLEAR: Final = 12.0  # nats by which another temperature must explain the tokens better
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
-_LOCK: Final = threading.Lock()  # shared by all checks, which are pickled with their verifiers
+_LOCK: Final = Lock()  # shared by all checks, which are pickled with their verifiers
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 

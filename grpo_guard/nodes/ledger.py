@@ -3,7 +3,6 @@
 import logging
 import os
 import sqlite3
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock, renew_in_children
 from grpo_guard.core.shared_database import inherited, locked
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import changes, copies, report
@@ -73,6 +73,12 @@ class EvidenceLedger:
         >>> guard = Guard(AllOf(ExclusionVerifier(ledger), verifier), ledger=ledger)
     """
 
+    degraded: str | None
+    lost: int
+    _recorded_lost: int
+    _waiting: deque[Job]
+    _connection: sqlite3.Connection | None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -92,15 +98,10 @@ class EvidenceLedger:
         self.path = Path(path)
         self.settings = Settings(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.max_nodes = max_nodes
-        self.degraded: str | None = None
-        self._locked = False
-        self.lost = self._recorded_lost = 0
-        self._waiting: deque[Job] = deque()
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._owner = os.getpid()
         self.announces = False
-        self._judging = Judging(self.settings, self._log_changes)
+        self._lock = Lock()
+        self._begin()
+        renew_in_children(self)
         try:
             connection = self._open(seconds := self._patience.seconds())
             write_meta(connection, "half_life_thousandths", round(half_life * 1000))
@@ -196,7 +197,7 @@ class EvidenceLedger:
         """Write waiting batches, if possible, and close the file."""
         with self._lock:
             self._flush()
-            if self._connection is not None and self._owner == os.getpid():
+            if self._connection is not None:
                 self._connection.close()
             self._forget()
 
@@ -287,21 +288,24 @@ class EvidenceLedger:
         self._forget()
 
     def _open(self, seconds: float) -> sqlite3.Connection:
-        if self._connection is not None and self._owner != os.getpid():
-            inherited.append(self._connection)
-            self._forget()
-        elif self._connection is not None and not self.path.exists():
+        if self._connection is not None and not self.path.exists():
             logger.warning("ledger %s is gone: starting a new one", self.path)
             self._connection.close()
             self._forget()
         if self._connection is None:
             self._connection = connect(self.path, seconds=seconds)
-            self._owner = os.getpid()
         return self._connection
+
+    def _begin(self) -> None:
+        """Start without waiting batches and without a connection."""
+        self.degraded = None
+        self._locked = False
+        self.lost = self._recorded_lost = 0
+        self._waiting = deque()
+        self._forget()
 
     def _forget(self) -> None:
         self._connection = None
-        self._owner = os.getpid()
         self._judging = Judging(self.settings, self._log_changes)
 
     def _log_changes(
@@ -321,15 +325,20 @@ class EvidenceLedger:
                 raise LedgerError(f"{self.path}: expected a readable ledger: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_lock", "_connection", "_judging", "_waiting", "_owner")
+        hidden = ("_connection", "_judging", "_waiting")
         return {name: value for name, value in vars(self).items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.degraded, self._locked, self.lost, self._recorded_lost = None, False, 0, 0
-        self._waiting = deque()
-        self._lock = threading.RLock()
-        self._forget()
+        self._begin()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, which must use neither its parent's connection nor its
+        waiting batches."""
+        if self._connection is not None:
+            inherited.append(self._connection)
+        self._begin()
 
 
 def _wait(connection: sqlite3.Connection, seconds: float) -> None:

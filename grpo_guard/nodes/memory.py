@@ -5,7 +5,6 @@ import json
 import logging
 import secrets
 import sqlite3
-import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpo_guard.core.forks import Lock, renew_in_children
 from grpo_guard.core.shared_database import locked
 from grpo_guard.nodes.patience import patience_with
 from grpo_guard.nodes.saved import StateError
@@ -55,11 +55,12 @@ class Memory:
     def __init__(
         self, store: NodeStore | None, name: str, *, former: Callable[[str], str] | None = None
     ) -> None:
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._path = store.path if store is not None and store.lasting else None
         self._key = name if store is None else store.claim(name)
         self._former = None if former is None else former(self._key)
         self._begin()
+        renew_in_children(self)
 
     @property
     def store_path(self) -> Path | None:
@@ -239,9 +240,13 @@ class Memory:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process has read nothing yet; unwritten changes stay with the original.
-        hidden = ("_lock", "_unwritten")
-        return {k: v for k, v in self.__dict__.items() if k not in hidden}
+        return {k: v for k, v in vars(self).items() if k != "_unwritten"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+        vars(self).update(state)
+        Memory._begin(self)
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Read the file again in a forked child, whose parent may be in the middle of a change."""
         Memory._begin(self)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.quoting import printable, shown_name
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes.intake import STANDING_VERIFIER
@@ -30,7 +30,7 @@ class FirstRejections:
 
     def __init__(self) -> None:
         self._known: set[tuple[str | None, str]] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def note(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         """Log what is new in the verdicts of one request, if a client is still waiting for them."""

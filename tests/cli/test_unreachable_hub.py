@@ -11,6 +11,11 @@ SAME = (
 )
 
 
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
 def test_hub_that_cannot_be_reached_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final, TypeAlias
+
+from grpo_guard.core.forks import cached_property
 
 MAX_SUM: Final = 200
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

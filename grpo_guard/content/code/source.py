@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import ast
 import re
-import threading
 import warnings
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Final
+
+from grpo_guard.core.forks import Lock, cached_property
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 # Possessive throughout: an unclosed string ends with the line or the text and never backtracks.
@@ -122,7 +122,7 @@ class Note:
 
 MAX_DEPTH: Final = 60
 
-_lock = threading.Lock()  # warnings.catch_warnings changes state shared by all threads
+_lock = Lock()  # warnings.catch_warnings changes state shared by all threads
 
 # Possessive repetitions, so that "print a", 8000 blanks and "b" are not read 8000 times.
 _PRINT: Final = re.compile(

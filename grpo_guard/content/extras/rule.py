@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept, reject
@@ -49,7 +49,7 @@ class LibraryRule(RuleVerifier):
             raise with_remedy(ModuleNotFoundError(name=self.package))
         self.max_characters = max_characters
         self._loaded: Any = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @abstractmethod
     def load(self) -> Any:
@@ -94,11 +94,7 @@ class LibraryRule(RuleVerifier):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the loaded library; the process that unpickles the rule loads it again."""
-        return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._loaded, self._lock = None, threading.Lock()
+        return vars(self) | {"_loaded": None}
 
 
 def lacking(package: str) -> str | None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 from grpo_guard.content.screens.view import WORDS, Screen, View, shown
 from grpo_guard.content.severity import REJECT
 from grpo_guard.content.word_set import word_set
+from grpo_guard.core.forks import cached_property
 from grpo_guard.core.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others

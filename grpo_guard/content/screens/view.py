@@ -6,7 +6,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +15,7 @@ from grpo_guard.content.json_text import padding_of
 from grpo_guard.content.severity import Kind
 from grpo_guard.content.word_set import word_set
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import cached_property
 from grpo_guard.core.verdict import Finding
 
 # A text full of violations must not produce a list of findings as long as the text.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.supervise import (
     ENGINE_WIDE,
     MAX_ISOLATED_FAILURES,
@@ -52,7 +52,7 @@ class Call:
     ) -> None:
         self._workers, self._verifier = workers, verifier
         self._processes, self._early = processes, early
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._places: dict[int, tuple[Group, int]] | None = None
         self._whole: Group | None = None  # the group that is shown whole batches
         self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}

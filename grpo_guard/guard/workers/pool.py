@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.workers.ticket import Lost, Part, Ticket
 
@@ -109,7 +110,7 @@ class Pool:
         self.replaced = 0
         """Number of workers lost so far."""
         self._first = threading.Event()
-        self._ending = threading.Lock()
+        self._ending = Lock()
         self._ended = False
         name = f"grpo-guard-{engine.label}"
         self._thread = threading.Thread(target=self._work, daemon=True, name=name)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.grader_pool import WorkerProcess, answer_of, packed, packed_arguments
 from grpo_guard.guard.workers.pool import Pool, WorkersError
@@ -121,7 +122,7 @@ class SharedPools:
     def forget(self) -> None:
         """Start without pools in a forked child, where the parent's processes do not answer."""
         # The garbage collector can call `leave` at any point in `join`, in the same thread.
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._users = Counter[int]()
         self._pools: dict[int, Pool] = {}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import abstain
 from grpo_guard.core.verifier import CompletionVerifier
@@ -66,7 +66,7 @@ class Workers:
 
     def _forget(self) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._plan: Plan | None = None
         self._pool: Pool | None = None
         self._leave: Callable[[], Any] | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
@@ -73,7 +73,7 @@ class TransformersBackend(Backend):
         self.revision = revision
         self.local_files_only = local_files_only
         self._loaded: LoadedModel | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def identity(self) -> str:
@@ -81,12 +81,7 @@ class TransformersBackend(Backend):
         return repr((super().identity, self.dtype, self.max_prompt_tokens))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._loaded = None
-        self._lock = threading.Lock()
+        return vars(self) | {"_loaded": None}
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
         # A running forward pass cannot be stopped: the next call waits for it.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.model_paths import warn_unpinned
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
@@ -49,7 +49,7 @@ class VLLMBackend(Backend):
         self.batch_size = batch_size
         self.revision = revision
         self.engine = dict(engine or {})
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._llm: Any = None
         self._encoder: ChatEncoder | None = None
 
@@ -135,11 +135,7 @@ class VLLMBackend(Backend):
         return self._llm
 
     def __getstate__(self) -> dict[str, Any]:
-        left_here = ("_lock", "_llm", "_encoder")
-        return {k: v for k, v in self.__dict__.items() if k not in left_here}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _llm=None, _encoder=None)
+        return vars(self) | {"_llm": None, "_encoder": None}
 
 
 def _sampling(request: Request) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.logprob.kernels.product import onednn_is_faster
 from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.kernels.statistics import PartialSums, RowStats, finish, tile_sums
@@ -29,7 +29,7 @@ ONEDNN_TILE = 2048  # oneDNN allocates memory for each tile, plus as much again 
 WORTH_COMPILING = 1_000_000_000
 SMALL_VOCABULARY = 8192  # up to this, a tile is too small to benefit from the compiled form
 
-_lock = threading.Lock()
+_lock = Lock()
 _scores_so_far = 0
 _compiler_failed = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.scores import Head
 from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merged
@@ -25,7 +25,7 @@ SEGMENT = 128 if INTERPRETED else 4096
 # The default varies between Triton versions; the kernels are correct either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 
-_precision = threading.Lock()
+_precision = Lock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ could outweigh many, however their sentences were weighted.
 from __future__ import annotations
 
 import json
-import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import conformal
 
@@ -70,7 +70,7 @@ class HonestSpans:
     """Remembers, for each node, the scores of spans in which nothing was found. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._nodes: OrderedDict[str, _Node] = OrderedDict()
 
     def add(self, node: str | None, found: Foreignness) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.severity import REPORT, Severity
 from grpo_guard.core.arguments import is_finite
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
@@ -140,7 +140,7 @@ class ReaderVerifier(Composed):
             )
         self._phrases = PhrasePlaces()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the reader's evidence about nodes as plain JSON values."""

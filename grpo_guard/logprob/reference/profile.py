@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, Self
@@ -11,6 +10,7 @@ from typing import Final, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from grpo_guard.core.forks import cached_property
 from grpo_guard.logprob.profile_file import Strict, read_model
 from grpo_guard.logprob.reference.group import Usual
 from grpo_guard.logprob.reference.null import ExponentialTail

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.scores import HeadError
 from grpo_guard.logprob.scorers.memory import ran_out_of_memory
@@ -28,8 +28,8 @@ logger = logging.getLogger("grpo_guard")
 # Eval mode belongs to the model, not the scorer: with one lock per scorer, one scorer could put the
 # model back into training mode while another is using it, and dropout would get honest work
 # rejected.
-_model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
-_model_locks_lock = threading.Lock()
+_model_locks: WeakKeyDictionary[nn.Module, Lock] = WeakKeyDictionary()
+_model_locks_lock = Lock()
 # Tolerated relative difference in hidden states: (mean over tokens, maximum over tokens). If an
 # architecture's cache cannot be shared, the difference is far larger; bf16 rounds at 4e-3.
 TOLERANCES = (1e-4, 1e-2)
@@ -41,7 +41,7 @@ CHECKED_ROWS = 2
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Lock the model for this thread in eval mode without gradients; restore its modes on exit."""
     with _model_locks_lock:
-        lock = _model_locks.setdefault(model, threading.Lock())
+        lock = _model_locks.setdefault(model, Lock())
     with lock, torch.no_grad():
         training = [module for module in model.modules() if module.training]
         model.eval()

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from grpo_guard.core.arguments import is_count
 from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.quoting import shown_name
 from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
 from grpo_guard.nodes.identity.envelope import (
@@ -164,7 +165,7 @@ class Identity:
             raise IdentityError(f"most: expected a number of completions >= 1, got {shown(most)}")
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
         self._replays = Replays(late, most)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Agreed keys need no file, so no batch has to wait for one.
         self._pins = _Pins(store, ring) if store is not None and ring.pin else None
         self.given_up: Callable[[], threading.Event | None] | None = None
@@ -244,10 +245,7 @@ class Identity:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process knows the keys, but has no caller that could give up.
-        return {**vars(self), "_lock": None, "given_up": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        return {**vars(self), "given_up": None}
 
     def _held(self, again: Callable[[], object]) -> AbstractContextManager[None]:
         """Hold the pinned keys in order to change them; see `Memory.held`."""

@@ -6,10 +6,10 @@ import logging
 import os
 import socket
 import sys
-import threading
 from importlib.util import find_spec
 from typing import Final
 
+from grpo_guard.core.forks import Lock
 from grpo_guard.guard.workers.pool import WorkersError
 
 CONNECT_SECONDS: Final = 10.0
@@ -64,7 +64,7 @@ class _Shared:
     unless the process had already joined the cluster on its own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._users = 0
         self.begun = False
 

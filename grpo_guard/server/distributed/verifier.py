@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.p_values import smallest_p
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import running, supervised
@@ -99,7 +99,7 @@ class RayVerifier(Composed):
         self.smallest_p = smallest_p(self.members[0]) if self.members else described.smallest_p
         self._rules = [rule for one in self.members for rule in readers(one)]
         self._ahead: dict[int, tuple[Ticket, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @classmethod
     def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
