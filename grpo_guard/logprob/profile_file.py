@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from grpo_guard.core.forks import cached_property
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 
@@ -53,7 +54,9 @@ extrapolated: beyond what was observed, at a fixed rate of decline."""
 class Strict(BaseModel):
     """A part of a profile's file: finite numbers and no other fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, ignored_types=(cached_property,)
+    )
 
 
 class GapRate(Strict):
