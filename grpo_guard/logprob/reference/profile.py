@@ -1,14 +1,12 @@
 """A profile of honest completions' scores under one reference model, and its JSON file format."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from grpo_guard.core.forks import cached_property
 from grpo_guard.logprob.profile_file import Strict, read_model
@@ -65,6 +63,8 @@ class TokenScale(Strict):
 class ReferenceProfile(Strict):
     """The null distribution under one reference: the length-free scores of honest completions in
     ascending order, plus the lengths of the shortest and longest completion in tokens."""
+
+    model_config = ConfigDict(ignored_types=(cached_property,))
 
     format: Literal[1] = FORMAT
     name: str = Field(min_length=1, max_length=200)
