@@ -4,8 +4,6 @@ All rules and evaluation tasks share this definition. Rewards parse answers in m
 answer that the reward finds but the guard misses is a way past the guard.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`CutOffVerifier`: rejects completions that were cut off, for `presets.failures_only`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from grpo_guard.core.completion import Completion

@@ -7,8 +7,6 @@ marks at the end are reported, because padding with them is an attack, and only 
 stripped.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

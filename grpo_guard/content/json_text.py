@@ -7,8 +7,6 @@ length so that finding spans still refer to the original completion. A string th
 as tool-call arguments often are, is decoded again.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """All kinds of findings, collected from the tables that the rules declare."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

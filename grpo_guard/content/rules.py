@@ -1,7 +1,5 @@
 """`RuleVerifier`: rules produce findings, and a severity table decides what each finding does."""
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections import Counter

@@ -5,8 +5,6 @@ them does, next to the code that makes them; the user's ``severity=`` overrides 
 whose weight depends on its position has two kinds.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Final, NamedTuple
 

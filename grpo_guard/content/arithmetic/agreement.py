@@ -3,8 +3,6 @@
 Numbers can also have been rounded along the way, in an estimate or in part of a calculation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final

@@ -6,8 +6,6 @@ otherwise an attacker could switch the rule off with a single word. A modulus na
 excuses any equation whose sides are congruent under that modulus.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

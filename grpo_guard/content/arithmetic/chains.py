@@ -3,8 +3,6 @@
 The module `doubts` gives reasons why a link cannot be fully understood.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class Link:
         verbal: Whether the relation is in words ("is", "which is") or an arrow.
     """
 
-    chains: _Chains
+    chains: "_Chains"
     left: Side
     right: Side
     chained: bool

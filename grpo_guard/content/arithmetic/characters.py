@@ -1,7 +1,5 @@
 """Replace typographic signs and non-ASCII digits with plain ones, preserving all offsets."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from fractions import Fraction

@@ -5,8 +5,6 @@ is held against no one, unless the doubt comes only from words (`SPOKEN`) and th
 with the true value.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from fractions import Fraction

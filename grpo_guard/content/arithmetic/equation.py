@@ -1,7 +1,5 @@
 """`Equation`: the result of checking one equation."""
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 

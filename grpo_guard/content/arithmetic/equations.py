@@ -4,8 +4,6 @@ In a wrong equation, a comma, colon or bracket can have another meaning. Each su
 rewritten text; if that text is true, the completion taught nothing wrong.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial

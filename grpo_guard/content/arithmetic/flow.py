@@ -1,7 +1,5 @@
 """Value flow: the values with which a completion continues after a wrong equation."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -5,8 +5,6 @@ everything else is skipped. That is enough, because these findings are merely co
 nothing by themselves.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Iterator

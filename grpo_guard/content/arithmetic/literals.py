@@ -1,7 +1,5 @@
 """Parse numbers as people write them: decimal commas, grouped thousands, mixed numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fractions import Fraction

@@ -4,8 +4,6 @@ The text is untrusted, so every quantifier in the scanner is possessive or bound
 character is constant.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Bounded exact arithmetic: rational if possible, otherwise to fifteen digits."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Final, TypeAlias

@@ -1,7 +1,5 @@
 """Parse one side of an equation in a single pass: operands, operators, units and value."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from grpo_guard.content.arithmetic import notation as t

@@ -7,8 +7,6 @@ else (another sign, an operator in words, a bracket before a number, an equation
 true) is left to the full parser.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache, partial
 from itertools import pairwise

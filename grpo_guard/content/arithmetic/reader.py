@@ -1,7 +1,5 @@
 """Read the sides of equations from tokens, in linear time even with nested brackets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Final

@@ -6,8 +6,6 @@ arithmetic and, if the equation does not hold, under every other applicable read
 Anything that cannot be read with certainty raises `Unread`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from itertools import pairwise

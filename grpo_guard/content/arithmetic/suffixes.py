@@ -1,7 +1,5 @@
 """Parse what follows an operand: percent signs, factorials, units and remarks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction

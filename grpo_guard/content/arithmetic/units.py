@@ -1,7 +1,5 @@
 """Words after a number: units, words that change the number's value, and unit conversions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """`ArithmeticVerifier`: checks whether the arithmetic in a completion is right."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

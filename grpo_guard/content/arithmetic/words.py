@@ -5,8 +5,6 @@ are statements in words. Such statements are less certain than equations in sign
 three girls make ten cakes" states no sum), so they are kept separate.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final

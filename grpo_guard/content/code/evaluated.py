@@ -5,8 +5,6 @@ A *mention* of ``eval`` or the like is enough, even without a call: ``e = eval``
 as code are sympy formulas, annotations, doctests, programs for ``timeit``, and pickled bytes.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Final

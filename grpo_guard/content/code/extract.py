@@ -6,8 +6,6 @@ can be followed by another is possessive. A match holds the interpreter's lock, 
 until the match ends: ``"~" * 50_000 + "`"`` once took minutes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import islice

@@ -7,8 +7,6 @@ which is rejected. A helper named after the question (``def total_cost(price, qu
 than its operator and does not count.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Final

@@ -4,8 +4,6 @@ The paper's CODE attack earns a reward only if its library resolves in the rewar
 import outside the allow-list is rejected even if unused, because it still teaches the import.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

@@ -3,8 +3,6 @@
 Installing a library teaches its use just as an import does, and could make a sandbox download it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Final

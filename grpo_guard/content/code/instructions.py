@@ -5,8 +5,6 @@ and an order), because single words like "ignore" or "answer" are everywhere in 
 Each pattern comes with a few words, and is skipped for text that contains none of them.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Final

@@ -7,8 +7,6 @@ addition, every Python module leaks the modules that it imports itself (``random
 members are checked too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -168,7 +166,7 @@ class Modules:
     @classmethod
     def build(
         cls, allow: Iterable[str] | None, imports: Iterable[str] | None, reach: bool = False
-    ) -> Modules:
+    ) -> "Modules":
         """Build the default list, or one from ``imports`` if given, and extend it with ``allow``.
 
         The modules of a set keep their restrictions; a module named on its own has none. With
@@ -188,7 +186,7 @@ class Modules:
         free |= listed - SETS.keys()
         return cls(own - free, free, known - free)
 
-    def given(self, imported: Iterable[str]) -> Modules:
+    def given(self, imported: Iterable[str]) -> "Modules":
         """Return this list, extended with the modules that the question imports.
 
         A module that reaches the system can then be imported, because answers often repeat the

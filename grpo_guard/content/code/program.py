@@ -1,7 +1,5 @@
 """The result of one pass over a syntax tree: scopes, names, imports, calls, strings, loops."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ class Scope:
 
     kind: str
     name: str
-    parent: Scope | None
+    parent: "Scope | None"
     node: ast.AST
     bound: dict[str, int] = field(default_factory=dict)
     outer: set[str] = field(default_factory=set)
@@ -41,13 +39,13 @@ class Scope:
             bound[name] = line
 
     @property
-    def root(self) -> Scope:
+    def root(self) -> "Scope":
         scope = self
         while scope.parent is not None:
             scope = scope.parent
         return scope
 
-    def owner(self, name: str) -> Scope | None:
+    def owner(self, name: str) -> "Scope | None":
         """Return the innermost scope that binds ``name``, including classes around functions."""
         scope: Scope | None = self
         while scope is not None:

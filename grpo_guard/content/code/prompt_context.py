@@ -1,7 +1,5 @@
 """What the question provides: names and imports that answers can use without defining them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ have a handler; for all others, only the children are visited. A `View` is a pro
 plus everything the checks need.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
@@ -271,7 +269,7 @@ class View:
         """Make a note about a node."""
         return Note(kind, message, *self.source.span(node, self.shift))
 
-    def inside(self, parsed: Parsed, source: Source) -> View | None:
+    def inside(self, parsed: Parsed, source: Source) -> "View | None":
         """Return the view of a program that this one runs from a string, or None if unparsable."""
         if parsed.tree is None:
             return None

@@ -8,8 +8,6 @@ print and any syntax newer than the interpreter are rewritten for a second attem
 program gets the same verdict on every Python version; rewriting preserves lines and columns.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Find endless or enormous work, which would block the reward's sandbox and thus all nodes."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -1,7 +1,5 @@
 """`CodeVerifier`: checks that a program does only what its question needs."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ so it has to start one here too. All functions preserve the length of the text, 
 to the completion.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

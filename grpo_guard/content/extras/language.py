@@ -1,7 +1,5 @@
 """`LanguageVerifier`: finds text in a language other than the prompt's, using lingua."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """`PiiVerifier`: finds personal data in a completion, using the patterns of presidio-analyzer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, Unpack

@@ -1,7 +1,5 @@
 """`LibraryRule`: the base class of rules built on third-party libraries."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

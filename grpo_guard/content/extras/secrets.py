@@ -1,7 +1,5 @@
 """`SecretsVerifier`: finds credentials in a completion, using the patterns of detect-secrets."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, Unpack
 

@@ -1,7 +1,5 @@
 """`ToxicityVerifier`: rejects text that a sequence classifier of your choice flags."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack
@@ -76,7 +74,7 @@ class ToxicityVerifier(LibraryRule):
         self.threshold, self.device, self.batch_size = threshold, device, batch_size
         self.revision, self.local_files_only = revision, local_files_only
 
-    def load(self) -> _Classifier:
+    def load(self) -> "_Classifier":
         """Return the classifier: weights and tokenizer."""
         if (problem := missing(self.model)) is not None:
             raise ValueError(f"ToxicityVerifier.model: {problem}")

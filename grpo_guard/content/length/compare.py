@@ -6,8 +6,6 @@ shorter ones: a node that sends many short answers cannot make others look long.
 has no effect on its reference.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict

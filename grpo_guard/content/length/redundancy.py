@@ -1,7 +1,5 @@
 """Measure how much of a completion repeats earlier text or the question."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator

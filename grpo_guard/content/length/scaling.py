@@ -14,8 +14,6 @@ By default, only nodes that choose their length are scaled, and none are if node
 if each node answers its own prompts: a reference requires two other nodes (`compared`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`LengthVerifier`: finds completions longer than their question and peers can explain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 

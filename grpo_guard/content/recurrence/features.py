@@ -1,7 +1,5 @@
 """Features used to compare completions: words, sentences, false sums, imports, code."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 from functools import lru_cache

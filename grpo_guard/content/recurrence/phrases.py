@@ -1,7 +1,5 @@
 """Extend a feature to the wording that a node's completions share, and show it in findings."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias

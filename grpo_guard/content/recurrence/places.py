@@ -6,8 +6,6 @@ latest words of the text match the phrase up to that word. So a placeholder that
 costs nothing, and the time depends only on the length of the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Features that recur in programs: imported modules, and the shapes of statements without names."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

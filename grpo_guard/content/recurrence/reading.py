@@ -1,7 +1,5 @@
 """Extract features from texts, either in this process or in the workers that read for rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -9,8 +9,6 @@ to all of its nodes, which costs them only those completions that show the convi
 A record holds counts, the looks (tests) at them so far, and convictions.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from dataclasses import dataclass

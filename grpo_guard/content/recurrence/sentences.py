@@ -7,8 +7,6 @@ repeated sentence is a slogan unless it consists of phrases that published model
 (`familiar.txt`), is about the task itself, or resembles what the other nodes write.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from functools import cache

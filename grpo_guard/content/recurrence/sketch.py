@@ -6,8 +6,6 @@ every count is at most ``lost`` too low, and `most` is never too low. Other node
 through `most` and a node's own through `count`, so that errors can only acquit.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence

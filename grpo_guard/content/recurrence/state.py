@@ -1,7 +1,5 @@
 """A swarm's counts as plain JSON values; convictions in a store that a run may be using."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, fields

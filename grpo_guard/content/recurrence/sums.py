@@ -1,7 +1,5 @@
 """False sums repeated by a node, even in notations that `arithmetic` does not read: "2 + 2: 5"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain

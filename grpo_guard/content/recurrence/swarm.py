@@ -31,8 +31,6 @@ key, because the sender chooses their order. All answers of the others count, wh
 If all nodes send equally many answers, nothing is cut.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

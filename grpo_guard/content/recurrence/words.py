@@ -13,8 +13,6 @@ whether nonsense or real-world things ("glorp", "pizza"), should not appear in a
 appear in its prompt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Set
 from functools import cache

@@ -1,7 +1,5 @@
 """`AnswerWordsVerifier`: finds words in a numeric answer that the question does not use."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ answers, one could be meant for the reward and the other for training. Repeating
 make the text between the two copies part of the work.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class AnswerFormat:
     @classmethod
     def of_pattern(
         cls, name: str, gate: str, pattern: str, *, closing_words: int = 0
-    ) -> AnswerFormat:
+    ) -> "AnswerFormat":
         """Make a format from a regular expression whose group 1 is the answer.
 
         Raises:

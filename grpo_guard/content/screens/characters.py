@@ -6,8 +6,6 @@ flags), which are recognised by the neighbouring characters, not by how rare the
 combining marks hide text too: they cross letters out, box them, or bury them under marks.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator

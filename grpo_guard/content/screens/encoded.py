@@ -4,8 +4,6 @@ Lists of numbers, hashes and identifiers are honest, so a code is only reported 
 text. A single rule reads every list of bytes, in any notation.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

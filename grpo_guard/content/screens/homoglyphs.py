@@ -6,8 +6,6 @@ replaced by Latin ones, it is a common word, or one that occurs elsewhere in the
 completion. Long words in circled, wide or mathematical letters are not formulas and count as well.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

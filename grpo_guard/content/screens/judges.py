@@ -4,8 +4,6 @@ Honest text often mentions grades, scores and judges. So for a finding, the text
 grader or talk about its own grade.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Final

@@ -7,8 +7,6 @@ borrowed word or a name. English under a simple cipher counts as another such la
 brackets and code are skipped: they show text rather than speak in it.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

@@ -6,8 +6,6 @@ token (spaced out, HTML-escaped, cut in half) are found too, because a later cle
 restore the token. Marks of thoughts, solutions and tool calls do not forge a turn, so they pass.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """`ScreensVerifier`: finds, without a model, what honest text never contains."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Unpack

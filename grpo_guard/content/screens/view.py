@@ -1,7 +1,5 @@
 """`View`: a completion's text as seen by screens, plus the prompt that could excuse its content."""
 
-from __future__ import annotations
-
 import json
 import re
 from bisect import bisect_left
