@@ -20,8 +20,6 @@ stakes b. The tests assume that a node's answers to different prompts are indepe
 uses the same seed for every prompt deliberately makes its draws alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

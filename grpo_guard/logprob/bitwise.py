@@ -1,7 +1,5 @@
 """The self-test for ``profile="bitwise"``: do two engines compute the same bits?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

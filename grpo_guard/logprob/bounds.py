@@ -1,7 +1,5 @@
 """LogProbBoundVerifier: could the declared sampler have drawn these tokens from this policy?"""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measure a drift profile on honest completions, along with the false-positive rate it causes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version

@@ -10,8 +10,6 @@ leave slots empty (receivers must count them), and an operator with several name
 more slots: who may join is decided elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

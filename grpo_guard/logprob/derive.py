@@ -6,8 +6,6 @@ bound and the base profile's number is then used, unless the data contradict the
 the two can be compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ reward sees, stop at EOS, and follow the prompt that was actually given, not one
 choosing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any

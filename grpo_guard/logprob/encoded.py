@@ -1,7 +1,5 @@
 """A completion of one or more turns as token ids, and the error if it cannot be encoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,7 +36,7 @@ class Encoded:
     given: tuple[Span, ...] = ()
     """Spans of ``completion_ids`` that were not sampled. They are scored as context, and their
     statistics are discarded."""
-    whole: Encoded | None = None  # the whole completion if this one holds only its drawn tokens
+    whole: "Encoded | None" = None  # the whole completion if this one holds only its drawn tokens
     author: str | None = field(default=None, compare=False)  # the sender, if known
 
     @property
@@ -50,7 +48,7 @@ class Encoded:
             drawn[start:end] = False
         return np.flatnonzero(drawn)
 
-    def drawn(self) -> Encoded:
+    def drawn(self) -> "Encoded":
         """Return only the drawn tokens, which are what a completion's statistics are judged on."""
         if not self.given:
             return self

@@ -25,8 +25,6 @@ The four p-values are combined by Bonferroni, with `SHARES` of alpha. Without tr
 outside the support, so its share goes to the other parts.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

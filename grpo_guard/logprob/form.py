@@ -1,7 +1,5 @@
 """Form checks that need no scores, for completions that are not spot-checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

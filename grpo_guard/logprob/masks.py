@@ -6,8 +6,6 @@ support, so a token counts only if it is still on the wrong side after being mov
 side by `MARGINS` times the drift profile's margin, with top-p moved by the mass margin.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, Final

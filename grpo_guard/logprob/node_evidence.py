@@ -1,7 +1,5 @@
 """Find nodes whose completions, taken together, were not sampled as declared."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict

@@ -21,8 +21,6 @@ The hash carries 32 bits from the seed to the tokens, so two seeds share all the
 probability 2^-32. Attackers cannot exploit that, because the coin fixes the seed.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, Literal, TypeAlias, get_args

@@ -28,8 +28,6 @@ before a place, their factors there are averaged instead of multiplied: a node t
 twice draws the same tokens twice, and honest luck must not count double.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -21,8 +21,6 @@ extrapolated from that shape, because such margins are too rare to count; they m
 enough that no token goes free in a long completion.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise

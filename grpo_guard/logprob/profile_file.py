@@ -1,7 +1,5 @@
 """The JSON file of a calibrated drift profile: schema and defensive parsing."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import fields

@@ -6,8 +6,6 @@ model being trained with the verifier's model, and the tokens in the first batch
 temperature.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict
@@ -153,7 +151,7 @@ class TemperatureCheck:
             self.name, self.sampling.temperature, len(seen), len(known), like,
         )  # fmt: skip
 
-    def _other(self, sums: _Sums) -> float | None:
+    def _other(self, sums: "_Sums") -> float | None:
         """Return the exponent that a node's tokens clearly support, if it is not about 1."""
         exponent, gain = sums.best()
         cut = self.sampling.top_p < 1 or self.sampling.min_p > 0

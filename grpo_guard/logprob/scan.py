@@ -18,8 +18,6 @@ the probabilities for 32 and 64 independent exponential numbers, simulated 60,00
 with a relative error of 1 % at the smallest.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

@@ -13,8 +13,6 @@ tokens that could ever occur must add up to the budget. Three things follow:
   decide that. If the token itself did, it would be used twice, and the bound would not hold.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from enum import IntEnum

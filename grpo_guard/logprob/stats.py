@@ -1,7 +1,5 @@
 """Per-token statistics of one completion under the declared temperature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -88,7 +86,7 @@ class TokenStats:
     def __len__(self) -> int:
         return len(self.logprob)
 
-    def at(self, places: Ints) -> TokenStats:
+    def at(self, places: Ints) -> "TokenStats":
         """Select the statistics of the tokens at the given indices, [m]."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         columns = {name: v if v is None else v[places] for name, v in columns.items()}

@@ -18,8 +18,6 @@ sampler), 1.25 for top-p 0.8; choose ``tau`` large enough to leave room for that
 that, the bound does not hold.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Common base class of the verifiers that use the shared policy's log-probs."""
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence

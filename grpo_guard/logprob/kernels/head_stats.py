@@ -1,7 +1,5 @@
 """Turn hidden states into statistics and edge gaps, in blocks of rows sized for the hardware."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple

@@ -6,8 +6,6 @@ machine and the shapes, never on a measurement, so identical runs on identical m
 identical bits.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -8,8 +8,6 @@
   `TokenStats`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ renormalises over the top-k. For most rows, the streaming statistics alone prove
 inside; the remaining few are recomputed from whole rows of logits, a few rows at a time.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

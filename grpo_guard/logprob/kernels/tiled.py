@@ -1,7 +1,5 @@
 """Statistics from one pass over tiles of the vocabulary; the logits are never stored in full."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Launch the Triton kernels. Imports triton, so `triton_stats.py` only imports it when called."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

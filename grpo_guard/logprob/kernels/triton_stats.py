@@ -4,8 +4,6 @@ The BLAS library writes the products for one vocabulary chunk into bounded memor
 reads them once. As for tiles, `statistics.finish` turns the sums into statistics.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from dataclasses import replace

@@ -18,8 +18,6 @@ Numbers and arithmetic signs can lower the score but never raise it: models that
 arithmetic find honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -60,7 +58,7 @@ class Foreignness:
     values never decrease, and stay 0 until a token is foreign."""
 
     @classmethod
-    def of(cls, tokens: Floats) -> Foreignness:
+    def of(cls, tokens: Floats) -> "Foreignness":
         """Build the result from the foreignness of each token, shape [n]."""
         sums = np.concatenate([np.zeros(1), np.cumsum(tokens)])
         return cls(np.maximum.accumulate((sums - np.minimum.accumulate(sums))[1:]))

@@ -11,8 +11,6 @@ without a name have no vote for a similar reason: they cannot be told apart, so 
 could outweigh many, however their sentences were weighted.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque

@@ -1,7 +1,5 @@
 """Evidence over many spans: a phrase in several places, and a node whose sentences are foreign."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence

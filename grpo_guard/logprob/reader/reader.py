@@ -1,7 +1,5 @@
 """SpanReader: one or two models that estimate what share of honest text is as foreign as a span."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

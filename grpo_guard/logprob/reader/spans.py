@@ -1,7 +1,5 @@
 """Spans of text for a reader to judge: sentences, and a random choice among them."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """ReaderVerifier: rules propose findings, and a reader confirms or excuses them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Build a profile from honest completions of the kind to be judged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ valid by itself, and its peers can only increase it. A false-positive rate that 
 therefore also holds with them, and a group of one is judged as if there were no groups.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence

@@ -11,8 +11,6 @@ at least as high) / (n + 1) is super-uniform for another such completion. This p
 1 / (n + 1), so rejecting at the 0.001 level takes at least 999 honest completions.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -92,7 +90,7 @@ class ExponentialTail:
     mean_excess: float  # their mean distance above ``start``; upper 95 % confidence limit
 
     @classmethod
-    def fit(cls, honest: Sequence[float]) -> ExponentialTail | None:
+    def fit(cls, honest: Sequence[float]) -> "ExponentialTail | None":
         """Fit the tail to the highest tenth of the honest scores, which must be in ascending order;
         None if that tenth has too few."""
         count = int(len(honest) * TAIL_SHARE)

@@ -1,7 +1,5 @@
 """Turn a completion into token scores under the reference, which verdicts are based on."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence

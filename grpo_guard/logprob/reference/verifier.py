@@ -1,7 +1,5 @@
 """ReferenceLikelihoodVerifier: is there a span that does not belong in this text?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Collect each row's most likely tokens, or its winner, from the tiles of the scoring pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The sampler under a public coin: draw the token in the support with the highest score + noise."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

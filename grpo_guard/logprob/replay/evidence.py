@@ -12,8 +12,6 @@ Clustered drift would violate the binomial's independence assumption; the rates 
 exceed the measured rates by enough to allow for that.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Sampling under a public coin with transformers, for honest nodes with or without a loop of their
 own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias

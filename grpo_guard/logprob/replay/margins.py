@@ -7,8 +7,6 @@ but cut by the other would cause a margin of whole logits. So only tokens that s
 even when scores shift slightly count as competitors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class RowReplay:
     seeds: Tensor  # int64 with the bits of the unsigned seeds, [N]
     positions: Tensor  # `noise.noise_position`, [N]
 
-    def rows(self, index: Tensor) -> RowReplay:
+    def rows(self, index: Tensor) -> "RowReplay":
         return RowReplay(self.settings, self.seeds[index], self.positions[index])
 
 

@@ -5,8 +5,6 @@ beyond its share, or already filled. Any such choice would again be cherry-picki
 samples, so it is refused here.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """SeedReplayVerifier: is this the one completion an honest node would have sent?"""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

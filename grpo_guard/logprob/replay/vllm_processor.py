@@ -12,8 +12,6 @@ The processor draws the token itself and masks all others, so later stages of vL
 matter. This module imports vLLM, and only vLLM imports this module.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

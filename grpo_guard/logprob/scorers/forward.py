@@ -4,8 +4,6 @@ Padding is on the right, where no token attends to it under causal attention, so
 and attention takes its fast causal path.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

@@ -1,7 +1,5 @@
 """Load a policy and its tokenizer without executing code from their files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Self
 

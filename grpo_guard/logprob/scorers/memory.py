@@ -1,7 +1,5 @@
 """Turn a byte budget into batches of completions, and recognise out-of-memory errors."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -37,7 +35,7 @@ class MemoryPlan:
     strict: bool  # whether the user set the budget; work estimated to exceed it is then refused
 
     @classmethod
-    def of(cls, model: Any, budget: int | None) -> MemoryPlan:
+    def of(cls, model: Any, budget: int | None) -> "MemoryPlan":
         """Allot half of the budget to the body's activations, and a quarter each to cache and head.
         It is in bytes on top of the weights; None for a quarter of free memory, up to 4 GiB."""
         weight = model.get_input_embeddings().weight
@@ -62,7 +60,7 @@ class MemoryPlan:
             strict=budget is not None,
         )
 
-    def halved(self) -> MemoryPlan:
+    def halved(self) -> "MemoryPlan":
         """Return the plan to try after running out of memory."""
         return replace(
             self,
@@ -114,7 +112,7 @@ class Job:
     indices: tuple[int, ...]  # the completions, longest first
     shared: bool  # whether all have the same prompt, which then runs only once
 
-    def halves(self) -> tuple[Job, ...]:
+    def halves(self) -> tuple["Job", ...]:
         middle = (len(self.indices) + 1) // 2
         parts = (self.indices[:middle], self.indices[middle:])
         return tuple(Job(part, self.shared and len(part) > 1) for part in parts if part)

@@ -1,8 +1,6 @@
 """Reuse the forward pass of a trainer that runs the policy over the completions anyway, because
 samples may come from older weights (several iterations per batch, or a separate engine)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

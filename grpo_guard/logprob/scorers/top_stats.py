@@ -18,8 +18,6 @@ alone, as long as the part of K in the support is a top set of K. The L listed t
 the prefix; a token listed only because it was actually sampled is not counted in K.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +65,7 @@ class TopList:
         *,
         length: int,
         vocab_size: int,
-    ) -> TopList:
+    ) -> "TopList":
         """Parse the engine's answer: each position's L = ``length`` listed tokens, and its token.
         Raises TopListError for others, or numbers that are not log-probs (``raw_logits``)."""
         if len(positions) != len(tokens):
@@ -107,7 +105,7 @@ class _Totals:
     rest_most: Floats  # upper bound on the unlisted part of the total, [n]
 
     @classmethod
-    def of(cls, table: TopList, temperature: float) -> _Totals:
+    def of(cls, table: TopList, temperature: float) -> "_Totals":
         top, peak, a = table.top, table.top[:, 0], 1.0 / temperature
         weights = np.exp((top - peak[:, None]) * a)
         unlisted = table.vocab_size - top.shape[-1]

@@ -1,7 +1,5 @@
 """Score completions with a transformers model: one pass of its body, then its head in tiles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,7 +157,7 @@ class TransformersScorer:
                 return row_states(body, [sequence], self.device)
 
     def _run(
-        self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
+        self, job: Job, sequences: Sequence[Encoded], asked: "Asked", plan: MemoryPlan
     ) -> dict[int, TokenStats]:
         """Run a job; whenever memory runs out, split it into halves with smaller sizes."""
         chosen = [sequences[i] for i in job.indices]
@@ -182,7 +180,7 @@ class TransformersScorer:
         return results
 
     def _score(
-        self, sequences: Sequence[Encoded], shared: bool, asked: Asked, plan: MemoryPlan
+        self, sequences: Sequence[Encoded], shared: bool, asked: "Asked", plan: MemoryPlan
     ) -> list[TokenStats]:
         body, device = body_of(self.model), self.device
         if self.unscaled_length is not None:
@@ -193,7 +191,7 @@ class TransformersScorer:
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
 
     def stats_of(
-        self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
+        self, hidden: Tensor, sequences: Sequence[Encoded], asked: "Asked", head_rows: int
     ) -> list[TokenStats]:
         """Compute statistics from hidden states that predict the sequences' tokens, [N, H]."""
         head, device, spec = head_of(self.model), self.device, asked.spec

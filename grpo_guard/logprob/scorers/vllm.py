@@ -1,7 +1,5 @@
 """Score completions with vLLM's ``prompt_logprobs``, without the weights in this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +100,7 @@ class VLLMScorer:
         window: int | None = None,
         dtype: str = "unknown",
         **options: Any,
-    ) -> VLLMScorer:
+    ) -> "VLLMScorer":
         """Build a scorer that queries a vLLM server; needs the ``openai`` package.
 
         Args:

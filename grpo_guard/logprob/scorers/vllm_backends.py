@@ -1,7 +1,5 @@
 """The backend of `VLLMScorer`: a vLLM server queried over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
