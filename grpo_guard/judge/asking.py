@@ -1,7 +1,5 @@
 """Ask a backend questions, with bounds on concurrency, retries, time and money."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A cache of rulings, in a SQLite file that several processes can share."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

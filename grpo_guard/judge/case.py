@@ -1,7 +1,5 @@
 """`Case`: one completion on its way through a judge."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from grpo_guard.core.completion import Completion

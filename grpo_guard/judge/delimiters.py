@@ -12,8 +12,6 @@ capitals in a row, or an underscore or a digit after three letters. Honest text 
 of its brackets. Three tags in which tasks ask for answers are kept.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from itertools import chain

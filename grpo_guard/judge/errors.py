@@ -1,7 +1,5 @@
 """Errors between the judge and its model, each carrying the cause of the abstention."""
 
-from __future__ import annotations
-
 from grpo_guard.core.verdict import Cause
 
 

@@ -1,7 +1,5 @@
 """Limits on what a judge may cost, in time and money, and a pause after repeated failures."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, fields

@@ -5,8 +5,6 @@ Trainers call rewards from plain threads, from within a running loop, and in for
 all of them. So coroutines run on one daemon thread per process, and callers wait for the results.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -20,9 +18,9 @@ T = TypeVar("T")
 logger = logging.getLogger("grpo_guard")
 
 # By process id: a forked child finds its parent's entry, but not the thread.
-_loops: dict[int, LoopThread] = {}
+_loops: dict[int, "LoopThread"] = {}
 # Inherited loops, kept alive so that no destructor closes sockets that the parent still uses.
-_inherited: list[LoopThread] = []
+_inherited: list["LoopThread"] = []
 
 
 class LoopThread:

@@ -8,8 +8,6 @@ servers without log-probabilities, and makes the model commit to its own answer 
 No answer is salvaged. If a verdict has to be searched for, the completion may have planted it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -40,7 +38,7 @@ class Ruling:
     finding: Finding | None = None  # against the completion, or supporting the judge's decision
 
     @classmethod
-    def none(cls, cause: Cause, kind: str, message: str) -> Ruling:
+    def none(cls, cause: Cause, kind: str, message: str) -> "Ruling":
         """Create a ruling without a verdict, for a reason that the completion may have caused."""
         return cls(None, cause, finding=Finding(kind, message))
 

@@ -6,8 +6,6 @@ id, so no text can close its fence and continue as if it were ours. The same que
 same id, so a server's prompt cache keeps working. Rulings are cached by content, without the id.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

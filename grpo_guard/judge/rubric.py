@@ -23,8 +23,6 @@ anything from a completion, so that it is the same for all completions and stays
 prefix cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping
@@ -79,7 +77,7 @@ class Rubric:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> Rubric:
+    def load(cls, name_or_path: str | Path) -> "Rubric":
         """Load a bundled rubric by name, or any rubric file by path; raises RubricError if it does
         not exist or is malformed."""
         path = Path(name_or_path)
@@ -96,7 +94,7 @@ class Rubric:
             raise RubricError(f"{path}: expected a readable rubric, got {error}") from None
 
     @classmethod
-    def parse(cls, text: str, where: str = "rubric") -> Rubric:
+    def parse(cls, text: str, where: str = "rubric") -> "Rubric":
         """Parse the text of a rubric file; raises RubricError if it is malformed."""
         head, system_mark, rest = text.partition("\n[system]\n")
         system, user_mark, user = rest.partition("\n[user]\n")

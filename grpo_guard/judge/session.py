@@ -1,7 +1,5 @@
 """`Session`: a judge's state on one event loop, and how it settles cases."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """`JudgeVerifier`: code decides first, then a language model."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Mapping, Sequence

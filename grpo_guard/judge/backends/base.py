@@ -1,7 +1,5 @@
 """The small interface that all judge models share, and a model built from its configuration."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ tokenised, a completion with ``<|im_end|>`` would end its own message and could 
 Instead, the template is filled with placeholders here, and the contents are tokenised separately.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Nor does the client follow redirects, which could reveal the question to another
 answer from a host that never saw it. Replies are read uncompressed and up to a size limit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -192,7 +190,7 @@ class OpenAIBackend(Backend):
                 f"got {self.model!r}"
             )
 
-    def _connected(self) -> openai.AsyncOpenAI:
+    def _connected(self) -> "openai.AsyncOpenAI":
         """The client of the running event loop. Connections must not cross forks or event loops."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:

@@ -1,7 +1,5 @@
 """Convert answers and errors from OpenAI's chat protocol into replies and failure causes."""
 
-from __future__ import annotations
-
 import email.utils
 import json
 import math

@@ -1,7 +1,5 @@
 """A judge in this process: any causal language model that transformers can load."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,13 +107,13 @@ class TransformersBackend(Backend):
         release_cached_memory()
         raise BackendError(message, cause=Cause.OUT_OF_MEMORY)
 
-    def _locked_model(self) -> LoadedModel:
+    def _locked_model(self) -> "LoadedModel":
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
 
-    def _load(self) -> LoadedModel:
+    def _load(self) -> "LoadedModel":
         try:
             from grpo_guard.judge.backends.transformers_model import LoadedModel
             from grpo_guard.logprob.scorers.load import load_policy

@@ -1,7 +1,5 @@
 """A causal language model in this process, from messages to replies. Imports torch."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterator, Sequence

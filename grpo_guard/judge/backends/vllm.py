@@ -4,8 +4,6 @@ Use this if the judge has the GPU to itself. If the trainer's own vLLM runs as a
 server through the ``openai`` backend instead.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ judge needs no key, no server and no download, answers on a CPU, and its error r
 differently or solve other problems.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final
