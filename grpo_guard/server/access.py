@@ -1,7 +1,5 @@
 """Access control: which requests are answered."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import ipaddress

@@ -1,7 +1,5 @@
 """The web application: its paths, and what each one asks the guard."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """A log of rejections: one JSON object per line, in files of bounded size."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

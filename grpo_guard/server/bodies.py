@@ -5,8 +5,6 @@ request refused, and the refusal names it: nothing is lost or reordered, and no 
 an answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +28,7 @@ class Asked:
     def __len__(self) -> int:
         return len(self.completions)
 
-    def part(self, completions: list[Completion], first: int) -> Asked:
+    def part(self, completions: list[Completion], first: int) -> "Asked":
         """Return the part of a stream that begins at index ``first``."""
         return Asked(completions, self.ids[first : first + len(completions)], first)
 

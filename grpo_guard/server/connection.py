@@ -1,7 +1,5 @@
 """Connections: how long they can stay idle, and what happens to a client that stops sending."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -5,8 +5,6 @@ host could then run code at an address that is allowed to query the guard, and a
 network could not reach that host.
 """
 
-from __future__ import annotations
-
 import json
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Handle one request: read its body, wait for its batch, answer."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

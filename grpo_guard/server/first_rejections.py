@@ -1,7 +1,5 @@
 """Log each node's first rejection by each verifier, because nobody reads individual verdicts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -6,8 +6,6 @@ runs out, the slowest senders are asked to retry, and clients that are slow to f
 cut off; if bodies already being processed fill the room, the senders wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable

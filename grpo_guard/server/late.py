@@ -5,8 +5,6 @@ left, the work goes on, and its verdicts would count against nodes although no c
 The client asks again, and the verdicts that it gets then are the ones that count.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

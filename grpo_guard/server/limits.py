@@ -1,7 +1,5 @@
 """Limits on what one request may cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 # All bodies in memory, arriving, waiting or being judged, are together at most this many times the

@@ -4,8 +4,6 @@ Written by hand: the format takes a few lines, while a library would be one more
 every server. No label holds text from a client or a completion, so neither can add rows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -7,8 +7,6 @@ Turns rotate among the clients: a client that sends forty requests at once delay
 not those of others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

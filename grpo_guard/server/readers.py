@@ -1,7 +1,5 @@
 """Streams that clients read: how many are open at once, and which are closed to make room."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

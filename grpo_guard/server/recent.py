@@ -5,8 +5,6 @@ count twice in the memory of nodes; with an identity, its envelopes would be use
 names the request in an ``Idempotency-Key`` gets the first answer again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import sha256

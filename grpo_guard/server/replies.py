@@ -1,7 +1,5 @@
 """Replies to clients, and the error with which a request is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

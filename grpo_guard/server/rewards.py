@@ -1,7 +1,5 @@
 """Rewards for ``/get_reward``, computed by the adapter that guards OpenRLHF's reward files."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

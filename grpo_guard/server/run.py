@@ -1,7 +1,5 @@
 """Listen until a signal stops the server."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

@@ -1,7 +1,5 @@
 """Build the application from the command line's settings, in one process or in several."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Stream the reply to a large request: one JSON object per line, sent as soon as it is ready."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -1,7 +1,5 @@
 """Verdicts for ``/v1/verify``."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Parse a server's answer as untrusted input."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Encode completions for a server, and split them into requests that it accepts."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`RemoteVerifier`: asks a guard served by ``grpo-guard serve``."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Ray actors as the workers of a `Pool`."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ which could neither resume after the last written verdict nor report how much of
 memory.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """Join a running Ray cluster, or start one on this machine."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

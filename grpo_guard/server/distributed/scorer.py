@@ -1,7 +1,5 @@
 """`RayScorer`: a log-prob verifier's scores from actors, one scorer in each."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The guard's HTTP server as a Ray Serve application."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """`RayVerifier`: runs a verifier's work in actors, with the same verdicts as in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -102,7 +100,7 @@ class RayVerifier(Composed):
         self._lock = Lock()
 
     @classmethod
-    def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
+    def around(cls, verifier: CompletionVerifier, **options: Any) -> "RayVerifier":
         """Wrap a verifier, with its memory: copies of its rules that read each completion alone go
         to the actors, and everything else stays in this process. Raises ValueError if the verifier
         has no rules of this kind; options and other errors are those of `RayVerifier`."""

@@ -1,7 +1,5 @@
 """The code that runs in an actor: a verifier, or a verifier's rules, on parts of batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
