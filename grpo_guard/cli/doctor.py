@@ -1,7 +1,5 @@
 """``grpo-guard doctor``: what is installed, what verifiers lack, and whether kernels are right."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import re

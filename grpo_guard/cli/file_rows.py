@@ -1,7 +1,5 @@
 """Read the rows of files that trainers and other tools write, one at a time and in order."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

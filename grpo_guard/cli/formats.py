@@ -5,8 +5,6 @@ rollout dumps, and inspect_ai logs. Columns are renamed to the fields of `Comple
 match no field are left out and listed.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import zipfile

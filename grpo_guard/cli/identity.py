@@ -1,7 +1,5 @@
 """The command ``grpo-guard identity``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Write lines in order, even though they arrive in any order."""
 
-from __future__ import annotations
-
 import tempfile
 from types import TracebackType
 from typing import TextIO
@@ -40,7 +38,7 @@ class InOrder:
             self._end = 0  # reuse the space of the temporary file
         self._file.flush()
 
-    def __enter__(self) -> InOrder:
+    def __enter__(self) -> "InOrder":
         return self
 
     def __exit__(

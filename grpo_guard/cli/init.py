@@ -1,7 +1,5 @@
 """``grpo-guard init`` writes a guard file from three answers; ``config check`` tests the file."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import ExitStack
@@ -141,7 +139,7 @@ def check(
         _describe(config, guard)
 
 
-def _describe(config: Path, guard: Guard) -> None:
+def _describe(config: Path, guard: "Guard") -> None:
     from grpo_guard.guard.idle import idle_without
 
     echo(f"{config}: valid")
@@ -171,7 +169,7 @@ def _effect(rule: str | float) -> str:
     return _EFFECTS.get(str(rule), f"earns {rule}")
 
 
-def _names(verifier: CompletionVerifier) -> list[str]:
+def _names(verifier: "CompletionVerifier") -> list[str]:
     """Return the names of a verifier's members. A reader comes last: it wraps the members whose
     findings it decides."""
     from grpo_guard.core.verifier import Composed

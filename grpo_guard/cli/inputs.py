@@ -1,7 +1,5 @@
 """Helpers shared by commands: how they refuse files, and which verifiers a guard file has."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``grpo-guard judge``: thresholds for a judge. The eval suite adds the command ``probe``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 The eval suite is a layer above the command line, so its modules are imported by name.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """``grpo-guard metrics``: the figures that a guard logs for each batch."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

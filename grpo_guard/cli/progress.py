@@ -1,7 +1,5 @@
 """Show the progress of a command: a bar on a terminal, otherwise a line every few seconds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ EVERY = 10.0
 
 
 @contextmanager
-def progress(console: Console, total: int, done: int) -> Iterator[Callable[[], None]]:
+def progress(console: "Console", total: int, done: int) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each of ``total`` rows, of which ``done`` are done already, as
     after ``--resume``. The console writes to standard error."""
     if not console.is_terminal:

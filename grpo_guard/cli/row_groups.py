@@ -1,8 +1,6 @@
 """Which rows of a file are verified together: those of one prompt and round, and all segments of a
 rollout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final

@@ -1,7 +1,5 @@
 """Read a file's completions one by one, so that the file can be larger than memory."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The command ``grpo-guard serve``."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os
@@ -77,7 +75,7 @@ def serve(
         _serve_in_workers(settings, host, port, workers)
 
 
-def _serve_here(settings: Settings, host: str, port: int) -> None:
+def _serve_here(settings: "Settings", host: str, port: int) -> None:
     from grpo_guard.server import run
     from grpo_guard.server.setup import SetupError, build
 
@@ -92,7 +90,7 @@ def _serve_here(settings: Settings, host: str, port: int) -> None:
         raise _taken(host, port)
 
 
-def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) -> None:
+def _serve_in_workers(settings: "Settings", host: str, port: int, workers: int) -> None:
     import tempfile
     from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The command ``grpo-guard spot-check``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Summarise the verdicts on a file, by node and by cause."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ sequence in any of them, which could rewrite lines the operator has already read
 sequences are displayed instead, and only our own colours and progress bars are executed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
-def terminal(**options: Any) -> Console:
+def terminal(**options: Any) -> "Console":
     """Create a rich console that displays control characters instead of sending them."""
     return _console_class()(**options)  # type: ignore[no-any-return]
 

@@ -1,7 +1,5 @@
 """``grpo-guard verify --table``: verdicts by cause and by node, each with an example."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ the JSON of the rows, the script adds texts only as text nodes, and the page's c
 policy allows no other script, no connection, no frame and no image.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -283,7 +281,7 @@ def _number(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def _other(row: dict[str, Any], found: Row) -> str | None:
+def _other(row: dict[str, Any], found: "Row") -> str | None:
     """Describe how a row of the file differs from the one a verdict is about; None if it does not.
 
     The node in a verdict can be a signer's key, so nodes are compared only if there is no digest.
