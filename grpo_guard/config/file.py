@@ -14,8 +14,6 @@
           sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -154,7 +152,7 @@ class GuardConfig(Options):
         return self
 
     @classmethod
-    def from_yaml(cls, path: str | Path) -> GuardConfig:
+    def from_yaml(cls, path: str | Path) -> "GuardConfig":
         """Read a guard file. Raises ConfigError if the file cannot be read or is not YAML, or a
         field is wrong."""
         try:
@@ -170,7 +168,7 @@ class GuardConfig(Options):
         return cls.from_text(text, str(path))
 
     @classmethod
-    def from_text(cls, text: str, name: str) -> GuardConfig:
+    def from_text(cls, text: str, name: str) -> "GuardConfig":
         """Read the contents of a guard file, as YAML; messages name the file ``name``. Raises
         ConfigError if the text is not YAML, or a field is wrong."""
         data = mapping_from(text, name)

@@ -1,7 +1,5 @@
 """Use the policy in training instead of the model named in a guard file."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -31,7 +29,7 @@ class Live:
     model: Any
     tokenizer: Any
     sampling: SamplingSpec
-    coin: PublicCoin | None = None
+    coin: "PublicCoin | None" = None
     slots: int | None = None
     nodes: Collection[str] | None = None
 

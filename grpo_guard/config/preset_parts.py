@@ -1,7 +1,5 @@
 """The parts of presets: checked arguments, verifiers and readers on a model, the whole guard."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os
@@ -100,7 +98,7 @@ def _require_no_tokenizer(model: Any, order: str) -> None:
 
 def reader_of(
     model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
-) -> SpanReader | None:
+) -> "SpanReader | None":
     """Return the given reader, or a new reader on the given model; None if neither is given."""
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")
@@ -160,7 +158,7 @@ def guard_of(
     policy: Policy,
     *verifiers: CompletionVerifier,
     length_scaling: LengthScaling | None = None,
-    reader: SpanReader | None = None,
+    reader: "SpanReader | None" = None,
     tokenizer: Any = None,
     workers: int | None = None,
 ) -> Guard:

@@ -7,8 +7,6 @@ p-value is super-uniform as long as future honest completions resemble the calib
 resolution is limited by the size of that set: n completions give no p-value below 1 / (n + 1).
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -57,7 +55,7 @@ class HonestScores:
             raise ValueError("HonestScores.completions: expected at least 1 judged, got 0")
 
     @classmethod
-    def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
+    def of(cls, verdicts: Sequence[Verdict]) -> "HonestScores":
         """Collect the scores of verdicts on honest completions, at least one of them judged."""
         judged = [v for v in verdicts if not v.abstained]
         return cls(
@@ -138,7 +136,7 @@ class Calibrated(ByRow):
         honest: Sequence[Completion],
         *,
         alpha: float | None = None,
-    ) -> Calibrated:
+    ) -> "Calibrated":
         """Calibrate a verifier on honest completions, judged as one batch in the given order.
 
         Sample these completions yourself: any fault among them will be tolerated from then on.

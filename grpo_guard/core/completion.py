@@ -1,7 +1,5 @@
 """A completion as nodes exchange it: what was asked, what was answered, and who sent it."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import operator
@@ -144,7 +142,7 @@ class Completion(_Marked):
         """The given spans if the author is known not to have written them; otherwise None."""
         return self.given if self.given and self.given.known else None
 
-    def with_labels(self, **fields: Any) -> Completion:
+    def with_labels(self, **fields: Any) -> "Completion":
         """Copy the completion with new values for some fields. These must already be in stored
         form, because they are not validated again."""
         own = dict(zip(_READ, _values(self), strict=True))
@@ -181,7 +179,7 @@ class Completion(_Marked):
         return self.prompt_text if self.prompt_trusted else ""
 
     @classmethod
-    def from_dict(cls, data: Any, also: Sequence[str] = ()) -> Completion:
+    def from_dict(cls, data: Any, also: Sequence[str] = ()) -> "Completion":
         """Read a parsed line of IN.jsonl or a row of a table, where NaN is no value and TRL's
         ``step`` the round. Unknown fields are errors, which list ``also``, fields taken out."""
         if not isinstance(data, Mapping):

@@ -6,8 +6,6 @@ refused: special tokens inside an answer, padding, and anything after the token 
 answer. One closing token may stay hidden, because every honest answer has one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -81,7 +79,7 @@ class Detokenizer:
         self._options = {"clean_up_tokenization_spaces": False} if clean else {}
 
     @classmethod
-    def of(cls, tokenizer: Any, **options: Collection[int]) -> Detokenizer:
+    def of(cls, tokenizer: Any, **options: Collection[int]) -> "Detokenizer":
         """Return the cached detokenizer for a tokenizer; a `Detokenizer` is returned unchanged."""
         if isinstance(tokenizer, cls):
             return tokenizer
@@ -100,7 +98,7 @@ class Detokenizer:
             return cls(tokenizer, **options)
 
     @classmethod
-    def from_pretrained(cls, path_or_id: str, *, special: Collection[str] = ()) -> Detokenizer:
+    def from_pretrained(cls, path_or_id: str, *, special: Collection[str] = ()) -> "Detokenizer":
         """Load a policy's tokenizer without running code from the hub.
 
         Args:

@@ -8,8 +8,6 @@ confirmed them. For text rules a mask is not enough: a reward reads masked text,
 answer builds on it.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -47,7 +45,7 @@ class Given:
         object.__setattr__(self, "chars", _spans("chars", self.chars, least=0))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Given:
+    def from_dict(cls, data: Mapping[str, Any]) -> "Given":
         """Read spans claimed by a sender, such as ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
 
         The result is neither masked nor known. Raises ValueError if a key is unknown, or the spans
@@ -57,7 +55,7 @@ class Given:
             raise ValueError("an object with only tokens and chars")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
-    def placed(self, tokens: int | None, chars: int) -> Given | None:
+    def placed(self, tokens: int | None, chars: int) -> "Given | None":
         """Fit the spans to a completion of this many tokens and characters; None if no spans
         remain. For a completion without ids, ``tokens`` is None and token spans are dropped. Raises
         ValueError if a span extends beyond the completion, or the numbers of token and character

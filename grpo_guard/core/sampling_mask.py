@@ -12,8 +12,6 @@ A completion carries its mask as ``metadata["sampling_mask"]``, in the form of t
     {"ids": [5, 9, 7, 5], "counts": [3, 1]}   # three tokens kept at position 0, one at position 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -35,7 +33,7 @@ class SamplingMask:
     kept: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, completion: Completion) -> SamplingMask | None:
+    def of(cls, completion: Completion) -> "SamplingMask | None":
         """Read the mask claimed by a completion's sender; None if there is no claim. Raises
         ValueError, with the reason, if the claim cannot be a mask of the completion's tokens."""
         claim = claimed_mask(completion)

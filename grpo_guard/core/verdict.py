@@ -14,8 +14,6 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
 `Cause` says what happened; outcome and cause are checked against each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -188,7 +186,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     usage: Usage | None = None
     seconds: float = 0.0
-    members: tuple[Verdict, ...] = field(default=())
+    members: tuple["Verdict", ...] = field(default=())
 
     def __post_init__(self) -> None:
         if not isinstance(self.cause, Cause):
@@ -263,7 +261,7 @@ class Verdict:
                 found.update(dict.fromkeys(member.deciding or (member.verifier,)))
         return tuple(found)
 
-    def taking(self, seconds: float) -> Verdict:
+    def taking(self, seconds: float) -> "Verdict":
         """Return a copy of the verdict with this wall time."""
         return replace(self, seconds=seconds)
 

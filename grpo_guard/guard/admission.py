@@ -1,7 +1,5 @@
 """Settle what verifiers rely on: who sent each completion, and which text is the author's own."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +60,8 @@ def admit(
     batch: Sequence[Completion],
     given: Sequence[Verdict | None] | None = None,
     *,
-    identity: Identity | None = None,
-    references: References | None = None,
+    identity: "Identity | None" = None,
+    references: "References | None" = None,
     environment: EnvironmentVerifier | None = None,
     detokenizer: Detokenizer | None = None,
     ids_unread: bool = False,
@@ -103,7 +101,7 @@ def certain(
     batch: Sequence[Completion],
     given: Sequence[Verdict | None] | None = None,
     *,
-    references: References | None = None,
+    references: "References | None" = None,
     environment: EnvironmentVerifier | None = None,
     reads_text: bool = True,
     decoded: Sequence[bool] | None = None,

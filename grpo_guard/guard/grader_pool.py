@@ -5,8 +5,6 @@ forks (which inherit CUDA and other threads' locks) nor children of `multiproces
 training script again). Functions that cannot be imported are sent by value, using cloudpickle.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -139,7 +137,7 @@ class GraderPool:
                     worker.kill()
         return answer_of(reply)
 
-    def _idle_or_new(self) -> WorkerProcess:
+    def _idle_or_new(self) -> "WorkerProcess":
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()  # most recently used, so that few calls need few workers

@@ -6,8 +6,6 @@ reward function itself, and a failure yields None, so the completion leaves its 
 completion without a reward.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import logging
@@ -258,7 +256,7 @@ class GraderFailures:
         self._count(name, errors[-1] if too_many else None)
         return [FAILED if isinstance(outcome, _Raised) else outcome for outcome in outcomes]
 
-    def _pool(self) -> GraderPool:
+    def _pool(self) -> "GraderPool":
         from grpo_guard.guard.grader_pool import GraderPool
 
         with self._lock:

@@ -5,8 +5,6 @@ a rollout by itself. If each segment counted separately, a rollout split in two 
 weight in the mean that all other rollouts are compared with.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence

@@ -1,7 +1,5 @@
 """How a guard treats completions that it rejects or cannot judge."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -99,7 +97,7 @@ class Policy:
             got = self.abstain_window
             raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got!r}")
 
-    def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
+    def chosen(self, cannot: Mapping["Rule", str] | None = None) -> "Policy":
         """Reduce each argument to one rule: the first that can be carried out. ``cannot`` maps each
         (argument, rule) that cannot to the reason and remedy: the message of the ValueError if no
         rule is left."""

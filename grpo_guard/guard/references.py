@@ -5,8 +5,6 @@ answer makes correct work lose, which no check on a completion can detect. So a 
 references uses no others: a peer's reference is compared with the task's own and then discarded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -50,7 +48,7 @@ class References:
             self.add(prompt, answer)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> References:
+    def from_file(cls, path: str | Path) -> "References":
         """Read JSON lines with ``prompt`` and ``reference`` (or ``answer``) among other fields, or
         YAML with a mapping of prompts to answers. Raises InputError if the file cannot be read, or
         an entry is malformed; for JSON lines, the message names the line."""

@@ -4,8 +4,6 @@ Some trainers accept None. Others need a number: the mean reward of the completi
 group gives a left-out completion an advantage of 0, and does not change the mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -33,7 +31,7 @@ class SettledGroups:
         rewards: Sequence[float | None],
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
-    ) -> SettledGroups:
+    ) -> "SettledGroups":
         """Group settled rewards, [n], as returned by `Guard.settle`, and compute group means.
         Completions marked in ``out``, [n], are left out too, whatever they earn. Raises ValueError
         if the lengths differ."""

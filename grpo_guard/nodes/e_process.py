@@ -21,8 +21,6 @@ only the shares of the starts and the threshold from this module. So does `conte
 whose p-values do not multiply: it spends alpha over its looks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +97,7 @@ class EProcess:
         *,
         cap: float = CAP,
         digest: int | None = None,
-    ) -> EProcess:
+    ) -> "EProcess":
         """Return the e-process after one more batch, given the logarithm of each column's factor.
         The weights of the columns add up to 1, and ``cap`` limits the log wealth of each.
         ``digest`` identifies the batch; a recently seen batch changes nothing."""
@@ -120,7 +118,7 @@ class EProcess:
         return [list(self.log_wealth), self.starts, *self.seen]
 
     @classmethod
-    def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> EProcess:
+    def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> "EProcess":
         """Rebuild an e-process from what `row` returned; raises ValueError or TypeError for any
         other form."""
         logs, starts, *seen = row

@@ -12,8 +12,6 @@ chance explains one answer a quarter longer than the others, but not a hundred s
 five honest models that were measured are nowhere near conviction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +74,7 @@ class Usual:
         mean = self.total / self.count
         return math.sqrt(max(self.squares / self.count - mean**2, 0.0))
 
-    def after(self, log_ratio: float) -> Usual:
+    def after(self, log_ratio: float) -> "Usual":
         """Return the record after one more completion."""
         kept = min(1.0, (_REMEMBERED - 1) / max(self.count, 1.0))
         clipped = min(max(log_ratio, -_MOST), _MOST)
@@ -96,7 +94,7 @@ class Paid:
     own: float
 
     @classmethod
-    def of(cls, node: str, worth: float, length: int, usual: Usual) -> Paid:
+    def of(cls, node: str, worth: float, length: int, usual: Usual) -> "Paid":
         """Build the record of a completion; ``own`` is its length divided by the ratio that is
         usual for its node."""
         return cls(node, worth, length, length * math.exp(-usual.most - _ALIKE))

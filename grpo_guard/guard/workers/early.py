@@ -1,7 +1,5 @@
 """`EarlyReadings`: reads texts as they arrive, ahead of the rest of their batch."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import threading
@@ -82,7 +80,7 @@ class EarlyReadings:
         self._ticket: Ticket | None = None
         self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
 
-    def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
+    def add(self, group: Group, batch: Sequence[Completion], pool: "Pool | None") -> None:
         """Queue completions for a group to read, as space allows, in a pool or, if that is None, in
         this object's thread. Returns immediately."""
         for completion in batch:

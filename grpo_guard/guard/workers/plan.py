@@ -1,7 +1,5 @@
 """Find the parts of a verifier that read texts one by one, and copy them for other processes."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence
@@ -95,7 +93,7 @@ class Plan:
     whole: bool
 
     @classmethod
-    def of(cls, verifier: CompletionVerifier) -> Plan:
+    def of(cls, verifier: CompletionVerifier) -> "Plan":
         """Find the parts of a verifier that workers can run. Parts that cannot be sent are logged
         and run here."""
         found: list[list[CompletionVerifier]] = [[]]
@@ -104,7 +102,7 @@ class Plan:
         groups = [group for group in (first, *others) if group is not None]
         return cls(verifier, tuple(groups), first is not None)
 
-    def renewed(self) -> Plan:
+    def renewed(self) -> "Plan":
         """Return the plan with copies of the verifiers as they are now; this plan if none has
         changed."""
         try:

@@ -1,7 +1,5 @@
 """`Ticket`: a batch in flight to workers, in parts of equal work, and which lost parts to retry."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import threading
@@ -88,7 +86,7 @@ class Ticket:
         """Give up on everything that has no answer yet."""
         self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
 
-    def smaller(self, part: Part) -> list[Part]:
+    def smaller(self, part: "Part") -> list["Part"]:
         """Return the parts to retry instead of a lost part; none if it has to be abandoned."""
         if self.over:
             return []

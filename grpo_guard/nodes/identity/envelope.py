@@ -15,8 +15,6 @@ reason were not signed, an attacker could change it in another node's work and g
 rejected.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +76,7 @@ class Envelope:
                 raise EnvelopeError(f"{name}: expected an integer >= 0, got {shown(value)}")
 
     @classmethod
-    def of(cls, completion: Completion) -> Envelope | None:
+    def of(cls, completion: Completion) -> "Envelope | None":
         """Return the envelope of a completion, or None if it has none. Raises EnvelopeError if the
         metadata entry is not an envelope."""
         try:

@@ -11,8 +11,6 @@ its signer's public key as its node. A refused completion has no node, so it cou
 the name on it may belong to a node that the sender wanted to harm.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -65,10 +63,10 @@ class Admitted:
     It is an object because a sender could send any JSON value. Pickling turns it into a string.
     """
 
-    def __copy__(self) -> Admitted:
+    def __copy__(self) -> "Admitted":
         return self
 
-    def __deepcopy__(self, memo: object) -> Admitted:
+    def __deepcopy__(self, memo: object) -> "Admitted":
         return self
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:

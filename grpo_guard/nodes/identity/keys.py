@@ -3,8 +3,6 @@
 A node is identified by its public key, written ``ed25519:`` and 64 lower-case hexadecimal digits.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from functools import lru_cache
@@ -54,12 +52,12 @@ class SigningKey:
         self.public: str = PREFIX + self._key.public_key().public_bytes_raw().hex()
 
     @classmethod
-    def new(cls) -> SigningKey:
+    def new(cls) -> "SigningKey":
         """Generate a new random key."""
         return cls(os.urandom(32))
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> SigningKey:
+    def read(cls, path: str | os.PathLike[str]) -> "SigningKey":
         """Read the key from a file made by `write`. Raises IdentityError if the file holds no
         private key, or can be read by users other than its owner."""
         path = Path(path)
@@ -148,7 +146,7 @@ def fingerprint(public: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def verifier_of(public: str) -> Ed25519PublicKey:
+def verifier_of(public: str) -> "Ed25519PublicKey":
     """Return the object that checks signatures made with a key."""
     raw = bytes.fromhex(require_public(public).removeprefix(PREFIX))
     key: Ed25519PublicKey = _ed25519().Ed25519PublicKey.from_public_bytes(raw)

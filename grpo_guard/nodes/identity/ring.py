@@ -3,8 +3,6 @@
 Names are for people: a ring maps names to keys, and evidence is never tied to a name.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,7 +57,7 @@ class KeyRing:
         *,
         pin: bool = False,
         most_pinned: int = MOST_PINNED,
-    ) -> KeyRing:
+    ) -> "KeyRing":
         """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
         Raises IdentityError if the file cannot be read, or a line is malformed; the message gives
         the line number."""
