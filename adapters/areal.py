@@ -16,8 +16,6 @@ Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_in
 utils/data.py (`Normalization`, `concat_padded_tensors`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final

@@ -1,8 +1,6 @@
 """The tokens that a rejection is based on, for trainers that can mask individual tokens from the
 loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -8,8 +8,6 @@ of ms-swift 4.6.0 (swift/rl_core/grpo_algorithm.py), which all its GRPO trainers
 Its reward functions do not receive token ids, so verifiers that score tokens see text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

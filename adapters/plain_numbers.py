@@ -5,8 +5,6 @@ become 0: a temperature of 1e-40 turns all weights into NaN as surely as NaN its
 adapter passes on a sender's number unchecked; each one declares the range of honest values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Real

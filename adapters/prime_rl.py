@@ -16,8 +16,6 @@ round is the policy's version. Written against prime-rl at 559b44772e47 (21 Augu
 orchestrator/algo/{base,grpo,routing}.py, curriculum/{base,gates/base}.py, train_sink.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ Every field that a sender can fill goes through `received`, which never raises: 
 cost all other completions in the batch their verdicts. So no adapter checks types itself.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The trainer releases that the adapters support."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from typing import Final

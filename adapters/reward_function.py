@@ -1,7 +1,5 @@
 """Reward functions as all trainer adapters see them, inspected once, when they are wrapped."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect
@@ -46,7 +44,7 @@ class RewardFunction:
     read: Callable[[Any], Any] | None = None
 
     @classmethod
-    def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
+    def inspect(cls, reward: Any, guard: Guard | None = None) -> "RewardFunction":
         """Inspect a function, and adopt the guard's failure handling. Raises FrameworkError if the
         reward is not a function but a model, a model's name, or a class; or if the guard limits the
         time of calls, but the function cannot run in a worker process."""

@@ -13,8 +13,6 @@ proves that a tool wrote them: the node can forge a tool result, or have a singl
 honest answer trained on. The guard's `environment` detects both.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice

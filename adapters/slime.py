@@ -14,8 +14,6 @@ ray/rollout.py); not run in slime, whose rollouts need GPUs. slime's evaluations
 function without saying so: give evaluation data sets an unguarded ``custom_rm_path``.
 """
 
-from __future__ import annotations
-
 import inspect
 import statistics
 from collections.abc import Hashable, Mapping, Sequence

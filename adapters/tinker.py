@@ -15,8 +15,6 @@ rewards of left-out trajectories to 0; leave it off. Under a process executor, e
 own guard. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final

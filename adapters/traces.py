@@ -5,8 +5,6 @@ A trace is a tree of messages. Each branch is one completion, from the model's f
 earlier branch count as part of the prompt. A trace gets the verdict of its worst branch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -95,7 +93,7 @@ def _problem(
 
 
 def _text_and_ids(
-    branch: _Branch, detokenizer: Detokenizer | None, *, known: bool
+    branch: "_Branch", detokenizer: Detokenizer | None, *, known: bool
 ) -> dict[str, Any]:
     """Keywords for `received`: a branch's text, ids and given spans. ``known``: the trace is the
     trainer's own, so the authors of its messages are known."""

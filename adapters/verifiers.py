@@ -10,8 +10,6 @@ exception, including the guard's own, becomes an error of the trace, and prime-r
 trace out of its group.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 The mixin changes the result of `postprocess_histories`, the last step before groups are sent, saved
 and logged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any, ClassVar

@@ -16,8 +16,6 @@ Among the dropped fields are ``advantages`` and ``ref_logprobs``, which the trai
 nothing has judged.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -15,8 +15,6 @@ score makes its whole group NaN. If other nodes wrote a row, they may also have 
 which then excuses nothing. Written against atroposlib 0.4.0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -12,8 +12,6 @@ address), and the guard remembers the sender's completions under the name assign
 names given in rows are ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

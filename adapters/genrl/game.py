@@ -8,8 +8,6 @@ the guard itself fails, no foreign tree is admitted, no completion earns a rewar
 logged.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -75,7 +73,7 @@ class GuardedGame:
         admission: Admission | None = None,
         on_round: Callable[[int], None] | None = None,
         review_own: bool = True,
-        key: SigningKey | None = None,
+        key: "SigningKey | None" = None,
     ) -> None:
         self.guard = fitted(guard, "GenRL", _CANNOT)
         self.state, self.trainer, self.key = state, trainer, key

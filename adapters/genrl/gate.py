@@ -7,8 +7,6 @@ tree is kept out. Completions that could not be judged count against a tree as w
 strangers have no right to be admitted.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

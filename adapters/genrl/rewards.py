@@ -1,7 +1,5 @@
 """GenRL: settle rewards where completions cannot leave their group and the guard must not raise."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ drawn under a public coin if there is one; `Exchange`, a wrapper around the comm
 puts the ids into ``Payload.metadata``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

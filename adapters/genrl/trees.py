@@ -7,8 +7,6 @@ exception and the node learns nothing. So trees that do not resemble this node's
 here.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace

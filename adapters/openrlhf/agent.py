@@ -11,8 +11,6 @@ change the group's mean; and it keeps a single token, which leaves a KL term alm
 on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -82,7 +80,7 @@ class GuardedAgent:
                     f"write class {cls.__name__}(GuardedAgent, {base.__name__})"
                 )
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> GuardedAgent:
+    def __new__(cls, *args: Any, **kwargs: Any) -> "GuardedAgent":
         # Not in __init__, because executors may define one that does not call super().__init__.
         require_release("openrlhf")
         if not isinstance(getattr(cls, "guard", None), Guard):

@@ -7,8 +7,6 @@ start. And no sample waits longer for its siblings than the trainer would anyway
 timeout: it would split groups without saving any time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -116,7 +114,7 @@ class GroupBarrier(Generic[Brought, Judged]):
         assert group.judging is not None
         return (await asyncio.shield(group.judging))[place]
 
-    async def _judged(self, group: _Group[Brought, Judged]) -> dict[int, Judged]:
+    async def _judged(self, group: "_Group[Brought, Judged]") -> dict[int, Judged]:
         places = sorted(group.brought)
         verdicts = await self._judge([group.brought[place] for place in places])
         return dict(zip(places, verdicts, strict=True))

@@ -10,8 +10,6 @@ call is a batch of one, so ``Policy.abstain_window`` counts completions. To judg
 whole groups, use `openrlhf.agent`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +69,7 @@ class OpenRLHFAdapter:
 
         return parts.function.dress(guarded)
 
-    def parts(self, reward: Any, guard: Guard) -> GuardedReward:
+    def parts(self, reward: Any, guard: Guard) -> "GuardedReward":
         """Build the components of a wrapped function separately, for a server that reviews several
         calls at once. Raises the same errors as `wrap`."""
         require_release("openrlhf")

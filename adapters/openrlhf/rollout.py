@@ -6,8 +6,6 @@ log-prob of -1000 makes its sample's weight infinite, and special tokens do not 
 text. Such a response is repaired, rejected as malformed, and left out of its group.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
@@ -70,7 +68,7 @@ class Rollout:
         begins = first if self.begins is None else min(first, self.begins)
         return begins, max(end for _, end in turns)
 
-    def with_line_before(self, tokenizer: Any) -> Rollout:
+    def with_line_before(self, tokenizer: Any) -> "Rollout":
         """Return the rollout. If a peer chose where its answer begins, that is, if the prompt is
         not the trainer's, it is read from the start of the line that the answer continues."""
         first, prompt = self.answer[0], self.response.get("prompt")

@@ -1,7 +1,5 @@
 """TRL: read the batch from the keywords that a reward function is called with."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence

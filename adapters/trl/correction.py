@@ -5,8 +5,6 @@ With vLLM, TRL compares the sampler's log-probs of each token with the policy's.
 bounds is excluded from the loss, but its reward still counts toward the group's mean and deviation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias

@@ -11,8 +11,6 @@ accumulation steps, or vLLM with importance sampling. Otherwise there is nothing
 verifier runs its own pass.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from grpo_guard.adapters.trl.trainer_checks import is_rloo

@@ -5,8 +5,6 @@ in, so that a failed call leaves no partial column. TRL's table keeps a column's
 batch adds none, so None is logged for the rows of a failed call.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,7 +165,7 @@ def surviving(function: RewardFunction) -> Any:
     return function.dress(graded)
 
 
-def without_failed(rewards: Tensor) -> Tensor:
+def without_failed(rewards: "Tensor") -> "Tensor":
     """Set every column to NaN in the rows where any function failed, [rows, functions]."""
     return rewards.masked_fill(rewards.isinf().any(dim=1, keepdim=True), math.nan)
 

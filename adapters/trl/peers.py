@@ -10,8 +10,6 @@ that never arrived. Such rows are filled in and marked, and the guard rejects th
 its verifiers make of the filler. Prompts are text; rows with images need your own `rollout_func`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -65,7 +63,7 @@ class Sent:
     given: Sequence[Span] = ()
 
     @classmethod
-    def of(cls, completion: Completion, given: Verdict | None) -> Sent:
+    def of(cls, completion: Completion, given: Verdict | None) -> "Sent":
         """Convert a completion from `Identity.admit` and its verdict; the ids are used if known.
 
             batch, given = identity.admit(received, round=trainer.state.global_step)

@@ -5,8 +5,6 @@ compares a group's members would then see only some of them, so all rows of such
 a single rank and judged there, and the verdicts are sent back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars
@@ -112,7 +110,7 @@ class RankReview:
     start: int = 0
 
     @classmethod
-    def of(cls, own: Review) -> RankReview:
+    def of(cls, own: Review) -> "RankReview":
         """Exchange reviews with the other ranks; every rank must call this for the same batch."""
         distributed = distributed_ranks()
         if distributed is None:
@@ -257,7 +255,7 @@ class Turn:
         if self._before is not None:
             await asyncio.wait([self._before])
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> "Turn":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,8 +17,6 @@ The asynchronous trainer of `trl.experimental` calls the functions in a separate
 `GuardedReward` on pickling), without a step and without logging; the guard then logs nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

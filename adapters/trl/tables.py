@@ -2,8 +2,6 @@
 sends the table to W&B and Trackio, and writes it to ``output_dir/completions``; `CompletionsTable`
 passes these files on to the two trackers that TRL does not cover."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Final

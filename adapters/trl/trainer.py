@@ -9,8 +9,6 @@ whole completion.
 other subclass, list the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any

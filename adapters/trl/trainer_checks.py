@@ -5,8 +5,6 @@ Reward functions are not the only source of an advantage. The other sources are 
 trainer, which a decorated function first sees with the first batch, before anything is trained.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from typing import Any, Final

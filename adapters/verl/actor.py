@@ -4,8 +4,6 @@ Of what a reward function returns, verl's trainers log only the reward, so the c
 own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

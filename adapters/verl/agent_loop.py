@@ -13,8 +13,6 @@ trains on them (except in bypass mode).
 first in the class's bases.
 """
 
-from __future__ import annotations
-
 import contextvars
 import logging
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ response tokens include tool answers, which are marked by the agent-loop hook be
 mask.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

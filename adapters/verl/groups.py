@@ -10,8 +10,6 @@ In verl a completion cannot leave its group. A left-out completion gets the mean
 remaining ones: the group's mean is then the same as without it, and its own advantage is 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict, deque

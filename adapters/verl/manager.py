@@ -1,8 +1,6 @@
 """verl: a reward manager that guards the rewards of another manager,
 ``reward.reward_manager.name=grpo_guard`` (docs/verl.md)."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

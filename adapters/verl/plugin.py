@@ -16,8 +16,6 @@ token is rejected keeps the mask of its other tokens; the response is excluded a
 other tokens would be rewarded for a token that is not trusted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

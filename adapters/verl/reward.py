@@ -10,8 +10,6 @@ the prompt are of no use). Each call is a batch of one, so ``Policy.abstain_wind
 completions. The manager in `verl.manager` sees token ids, prompts and whole groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 

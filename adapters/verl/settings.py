@@ -5,8 +5,6 @@ The guard's own options are under ``grpo_guard`` at the top level:
 +grpo_guard.config=/shared/guard.yaml +grpo_guard.sibling_timeout=600
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -54,7 +52,7 @@ class Settings:
     bypass: bool = False
 
     @classmethod
-    def of(cls, config: Any) -> Settings:
+    def of(cls, config: Any) -> "Settings":
         """Read the settings from verl's configuration. Raises FrameworkError if an option is
         missing or invalid, see `check_config`."""
         require_release("verl")
