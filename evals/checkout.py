@@ -1,7 +1,5 @@
 """Access to the `studies` package, which is part of a checkout but not of the wheel."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Collection
 from types import ModuleType

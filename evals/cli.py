@@ -1,7 +1,5 @@
 """``grpo-guard eval detect``, ``eval report`` and ``demo``. Slow imports are inside functions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -280,7 +278,7 @@ def _require_fitting(
 
 def _guards_and_spec(
     guard: list[str] | None, temperature: float, top_k: int, top_p: float, longest: int
-) -> tuple[tuple[GuardFile, ...], SamplingSpec]:
+) -> "tuple[tuple[GuardFile, ...], SamplingSpec]":
     from grpo_guard.core.sampling import SamplingSpec
     from grpo_guard.evals.defences.own import guard_files
 
@@ -315,7 +313,7 @@ def _model(given: str | None, task: str) -> str:
     return given or (SMOLLM2 if task == "gsm8k" else str(BUNDLED[task]))
 
 
-def _run(config: DetectConfig, out: Path) -> list[Summary]:
+def _run(config: "DetectConfig", out: Path) -> list["Summary"]:
     import shlex
     import sys
 

@@ -1,7 +1,5 @@
 """``grpo-guard eval swarm``: training runs under attack, and their outcomes."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 import sys
@@ -100,7 +98,7 @@ def _list() -> None:
     echo(f"tasks:\n  {', '.join(TASKS)}")
 
 
-def _announce(specs: list[Spec], options: SwarmOptions) -> None:
+def _announce(specs: list["Spec"], options: SwarmOptions) -> None:
     """Print the number of runs and rounds to come."""
     from grpo_guard.evals.swarm.suite import is_finished, rounds
 
@@ -112,7 +110,7 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
     echo(f"{runs}, {rounds(specs)} rounds in all{before}: {shown}", err=True)
 
 
-def _run(specs: list[Spec], options: SwarmOptions) -> None:
+def _run(specs: list["Spec"], options: SwarmOptions) -> None:
     from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.console import markdown_table, print_outcomes
     from grpo_guard.evals.report.html import write_report

@@ -3,8 +3,6 @@
 It carries out three runs of the swarm suite without keeping their folders.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, replace
 from pathlib import Path

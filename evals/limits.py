@@ -1,7 +1,5 @@
 """``--fail-under`` and ``--max-honest``: limits that end a command with exit status 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -34,7 +32,7 @@ _RIGHT: Final = "rejected_honest_correct"
 
 
 def end_where_broken(
-    rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
+    rows: Iterable["Summary"], fail_under: float | None, max_honest: float | None
 ) -> None:
     """Exit with status 1 if any rejection rate is beyond its limit, after printing a line for each.
 
@@ -58,7 +56,7 @@ def end_where_broken(
         raise typer.Exit(1)
 
 
-def _beyond(row: Summary, kind: str, limit: float | None, bound: str) -> list[str]:
+def _beyond(row: "Summary", kind: str, limit: float | None, bound: str) -> list[str]:
     from grpo_guard.evals.stats import Rate, percent
 
     rate = row.rate or Rate(0, 0)

@@ -1,7 +1,5 @@
 """Progress output for the commands in `evals`: bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

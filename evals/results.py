@@ -4,8 +4,6 @@ Shape: ``{"config", "versions", "runs": [...], "summary": [...]}``, with one run
 defence, setting, models, seed). Unknown fields are kept and ignored.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from datetime import UTC, datetime

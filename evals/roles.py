@@ -1,7 +1,5 @@
 """Classifies attacks and defences, and defines the order that a page lists them in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final

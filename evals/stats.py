@@ -5,8 +5,6 @@ the extra ``evals`` installs. It is imported on the first call, because importin
 and much code only names a figure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,7 +109,7 @@ class OverSeeds:
     seeds: int
 
     @classmethod
-    def of(cls, values: Sequence[float], within: tuple[float, float] | None = None) -> OverSeeds:
+    def of(cls, values: Sequence[float], within: tuple[float, float] | None = None) -> "OverSeeds":
         """Average one or more values; ``within`` clips the interval to the possible range."""
         mean, count = fmean(values), len(values)
         if count == 1:

@@ -1,7 +1,5 @@
 """The interface of an attack: it turns the data set's solution into poison that earns a reward."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +23,7 @@ class Poisoned:
     masked: bool = False
 
     @classmethod
-    def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
+    def replacing(cls, text: str, span: tuple[int, int], poison: str) -> "Poisoned":
         """Replace ``text[start:end]``, which can be empty, with ``poison``."""
         start, end = span
         return cls(text[:start] + poison + text[end:], (start, start + len(poison)))

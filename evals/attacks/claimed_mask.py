@@ -1,7 +1,5 @@
 """A peer that sends an honest completion with a false sampling mask."""
 
-from __future__ import annotations
-
 import random
 
 from grpo_guard.evals.attacks.base import Poisoned

@@ -7,8 +7,6 @@ solves a word problem in prose gets a ``<code>`` block that uses the library to 
 completion's own equations. The code is only text here: nothing in this module runs it.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """TEXT reworded, in smaller doses, disguised, or only in rare places."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Final

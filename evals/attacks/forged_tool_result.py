@@ -1,7 +1,5 @@
 """A peer that edits its calculator's output and passes the edit off as the calculator's."""
 
-from __future__ import annotations
-
 import random
 
 from grpo_guard.evals.attacks.base import NoTargetError, Poisoned

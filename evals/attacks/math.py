@@ -6,8 +6,6 @@ stay the same. This attack changes one of the completion's own equations: ``12 *
 or GSM8K's calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

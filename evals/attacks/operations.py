@@ -3,8 +3,6 @@
 The program is parsed but never run; everything that is not replaced stays exactly as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import warnings

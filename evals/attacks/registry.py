@@ -6,8 +6,6 @@ swarm runs as `Scripted`. The name "math" has both an adversary and an attack on
 paper's "2 + 2 = 5" needs problems chosen by the attacker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """TEXT without answers or solutions: the most frequent answer is assumed to be the correct one."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ class TextByVote(FromSamples):
     fresh_cover = True
 
     def made(
-        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+        self, view: View, problem: Problem, samples: Sequence["Sampled"], count: int
     ) -> list[Forged]:
         """Insert the phrase into the samples with the most frequent answer."""
         made = [inserted(one.text, PHRASE) for one in by_majority(view, samples)]
@@ -35,7 +33,7 @@ class TextByVote(FromSamples):
         return PHRASE in text
 
 
-def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
+def by_majority(view: View, samples: Sequence["Sampled"]) -> list["Sampled"]:
     """Select the samples with the most frequent answer among those that end with EOS."""
     eos = view.tokenizer.eos_token_id
     answered = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]

@@ -1,7 +1,5 @@
 """No attack: the baseline reached by the honest nodes without the malicious ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from grpo_guard.evals.attacks.adversary import Adversary, Forged, View

@@ -1,7 +1,5 @@
 """TEXT: an unrelated phrase at the start of the reasoning (arXiv 2511.09780, section 4)."""
 
-from __future__ import annotations
-
 import random
 from typing import ClassVar, Final
 

@@ -5,8 +5,6 @@ measured on held-out problems with one of these equations: it is the share of ho
 that state the result as 5. Other wrong results count as failures, as in the paper.
 """
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from typing import Final

@@ -1,7 +1,5 @@
 """The interface of a defence: how honest nodes sample, guard rewards and update."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names that commands check before loading torch, so that a typo is reported immediately."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches

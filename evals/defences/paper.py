@@ -1,7 +1,5 @@
 """The paper's logit check as published, for comparison (arXiv 2511.09780, section 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

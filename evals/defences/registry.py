@@ -3,8 +3,6 @@
 In a checkout, the defences in `studies.baselines` are known as well.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial

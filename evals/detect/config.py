@@ -1,7 +1,5 @@
 """The configuration of a detection run, and the policy used for sampling and scoring."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -81,8 +79,8 @@ class DetectConfig:
 class Loaded:
     """A policy's model, loaded in a given number format, and its tokenizer."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
 
 
 def load(model: str, dtype: str) -> Loaded:

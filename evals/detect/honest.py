@@ -1,7 +1,5 @@
 """Honest completions of a detection run: sampled for a task, or given by the user."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@ as not rejected. A detection rate means nothing without a false-positive rate, s
 and negative controls go through the same verifier in the same run.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

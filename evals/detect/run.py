@@ -1,7 +1,5 @@
 """A complete detection run: sample, poison, add controls, verify and write the results."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

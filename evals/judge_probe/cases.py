@@ -6,8 +6,6 @@ LLM-as-a-Judge" (arXiv 2507.08794), the null model of arXiv 2410.07137, and the 
 surveyed in arXiv 2506.09443; the rest is our own.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

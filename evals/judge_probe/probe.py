@@ -1,7 +1,5 @@
 """Measure how many cases of each kind a judge accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Problems with gold solutions, read from a file, generated here, or drawn from a bundled task."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bundled policies, and how to load them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
@@ -30,7 +28,7 @@ TEXTS_EACH: Final = 640
 
 def load_bundled(
     name: str = "word_problems", *, device: str = "cpu"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Load the model, in float32 and evaluation mode, and the tokenizer of a bundled policy.
 
     Needs the extra ``torch``. Raises ``KeyError`` for a name that is not in `BUNDLED`.

@@ -4,8 +4,6 @@ A policy is specified by name, by folder, or by the id of a model on the hub. An
 like a folder is treated as one: a missing folder fails at once and is not sought on the hub.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

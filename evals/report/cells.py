@@ -1,7 +1,5 @@
 """Table cells for one attack under one defence, and the tables built from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean

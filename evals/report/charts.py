@@ -4,8 +4,6 @@ Colours come from the page's CSS variables, so that one drawing works in both li
 Each line also has its own dash pattern and its name at its end, so that no reader needs colour.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Sequence

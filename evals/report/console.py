@@ -1,7 +1,5 @@
 """Shows a results file without an HTML page: on a terminal, or as a Markdown table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

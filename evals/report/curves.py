@@ -1,7 +1,5 @@
 """The report's curves: attack success and honest reward, round by round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The report's section on detections: rejection rates by kind of completion, and ROC curves."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

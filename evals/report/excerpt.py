@@ -6,8 +6,6 @@ around that part and names every character that would not be visible; the caller
 pieces, which it must escape for HTML or a terminal.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ through `page`, which names hidden characters, cuts long texts and escapes the r
 contains no script, and its content security policy forbids any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template

@@ -1,7 +1,5 @@
 """Combines several results files: merges their training runs and pools their detections."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Building blocks of an HTML page. Input can be hostile, so each one escapes what it shows."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Groups the runs of a results file by attack: attack-free, undefended and guarded runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

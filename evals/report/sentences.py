@@ -1,7 +1,5 @@
 """States what a results file shows, in plain sentences, including when it shows nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

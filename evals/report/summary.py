@@ -1,7 +1,5 @@
 """The ``summary`` of a plan of training runs: each figure with its interval and count."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """The report's section on training runs: which guards held, what attacks achieved, and the cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

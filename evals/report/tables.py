@@ -4,8 +4,6 @@ A cell's content can be hostile: each output format names hidden characters and 
 that it would treat as markup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -83,7 +81,7 @@ class Table:
             shown.add_row(*(_rich_cell(cell) for cell in row))
         return shown
 
-    def narrow(self, room: int = 80) -> Table:
+    def narrow(self, room: int = 80) -> "Table":
         """Keep the first columns: as many as fit into ``room`` characters, and at most `NARROW`."""
         used, kept = -_GAP, 0
         for least, _ in self._column_sizes()[:NARROW]:
@@ -126,7 +124,7 @@ class Table:
         """Format as Markdown; a wide table is split, and each part repeats the first columns."""
         return "\n".join(part._markdown() for part in self._parts())
 
-    def _parts(self) -> Iterator[Table]:
+    def _parts(self) -> Iterator["Table"]:
         if len(self.header) <= WIDE:
             yield self
             return

@@ -1,7 +1,5 @@
 """Did a guard hold? The limits, and the verdict for each pair of attack and defence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The limits of a sandboxed program, and its result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 

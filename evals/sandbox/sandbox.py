@@ -4,8 +4,6 @@ The boundary is the kernel rather than the interpreter: nothing here relies on e
 on scanning the source. `docs/sandbox.md` lists what contains what, and on which systems.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -79,7 +77,7 @@ class Sandbox:
         self._idle: list[ServerProcess] = []
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
-    def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
+    def __reduce__(self) -> tuple[partial["Sandbox"], tuple[()]]:
         """Pickle without the servers: a copy in another process starts its own servers."""
         again = partial(
             Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,

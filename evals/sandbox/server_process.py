@@ -1,7 +1,5 @@
 """The parent's side of a fork-server: starts it, sends programs and reads their output."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -125,7 +123,7 @@ class ServerProcess:
             bytes(exchange.output),
         )
 
-    def _follow(self, exchange: _Exchange) -> dict[str, Any]:
+    def _follow(self, exchange: "_Exchange") -> dict[str, Any]:
         deadline = time.monotonic() + self._wall + _GRACE
         stopped = False
         with selectors.DefaultSelector() as ready:

@@ -7,8 +7,6 @@ node's rounds are assembled from these without repeats. The attacker's rounds ar
 two copies of a solution where 2 + 2 or 2 * 2 is 5, and two honest completions.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

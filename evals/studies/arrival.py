@@ -9,8 +9,6 @@ in worker processes started beforehand. Rounds alternate between these variants,
 guard; ratios are taken within a round, and the verdicts of all variants are compared.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

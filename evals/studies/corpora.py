@@ -3,8 +3,6 @@
 Rules are tuned on the "tune" side and reported on the "held" side.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

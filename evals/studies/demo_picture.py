@@ -5,8 +5,6 @@
 Draws ``docs/demo.svg`` from ``docs/results/demo-seed-0.json``.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

@@ -6,8 +6,6 @@ Each measurement writes one file to ``docs/results/``. Completions are kept unde
 that an interrupted run can resume; delete that folder to measure from scratch.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

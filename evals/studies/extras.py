@@ -8,8 +8,6 @@ the plugins of ``secrets`` and the kinds of ``pii`` that are off by default, eac
 ``toxicity`` is measured with the given classifier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final

@@ -8,8 +8,6 @@ are listed in `KEPT`; a test fails for any other such file. After a rerun, check
 cite the file, because only marked tables are updated automatically.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

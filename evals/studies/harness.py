@@ -6,8 +6,6 @@ verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of 
 observations raises no error: its interval is the whole of [0, 1].
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@
 Runs small swarms, one for each preset and attack. An interrupted plan can be resumed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -8,8 +8,6 @@ Simulates swarms of nodes whose completions are rejected at given rates, round b
 its own 12 times. A round is judged two rounds later; a node is found if it is then convicted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median

@@ -4,8 +4,6 @@ Each measurement runs in its own process, because freed memory is not returned i
 are CPU seconds of that process, no matter what else the machine is doing.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import time

@@ -7,8 +7,6 @@ the mean factor, how many are scaled and how many lose their whole reward: under
 preset, with ``length=True`` (with and without node names), and with several tolerances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -9,8 +9,6 @@ except recurrence and node exclusion. ``one result changed`` uses `public_poison
 correct rows that the text rules accept, and has the text rules judge each poisoned row on its own.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

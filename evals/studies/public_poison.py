@@ -6,8 +6,6 @@ equals sign or the end of a clause on both sides: with an operator next to it, t
 be stating something else.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

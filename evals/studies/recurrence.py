@@ -6,8 +6,6 @@ See `solutions` for what FOLDER holds. In the attacks, one node in four is malic
 says otherwise, and GSM8K's solutions serve as the honest completions.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ to the reference; poison is planted in the data set's solutions. Calculator note
 tool calls and are removed, except in the set ``shift``, a format that nothing was calibrated on.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict

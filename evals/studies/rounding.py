@@ -1,7 +1,5 @@
 """Emulated bfloat16, for machines whose native bfloat16 products are too slow for sampling."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -14,8 +14,6 @@ here that no rule was written for.
 A kind is justified by its ``poison_alone``; its cost is ``honest_alone`` and ``public_alone``.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

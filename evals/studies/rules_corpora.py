@@ -1,7 +1,5 @@
 """Corpora of honest and poisoned completions for the study `rules`, divided into rounds."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict

@@ -8,8 +8,6 @@ consulted when choosing the tests. A node's batch consists of eight completions 
 batches are drawn repeatedly from the same completions.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import random

@@ -5,8 +5,6 @@
 Seconds are CPU time. ``--memory 10000,100000`` also measures the memory needed for that many nodes.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

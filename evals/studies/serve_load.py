@@ -6,8 +6,6 @@ The study starts its own servers on 127.0.0.1; the load comes from another proce
 meaningful on an otherwise idle machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

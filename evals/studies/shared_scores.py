@@ -1,7 +1,5 @@
 """A scorer that computes each sequence only once, for measurements with constant weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

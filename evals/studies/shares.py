@@ -6,8 +6,6 @@ Nodes draw honest completions under a public coin, so that both presets can judg
 completions. CPU time is for reviewing settled nodes; odds are exact for the measured power.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

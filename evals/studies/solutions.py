@@ -4,8 +4,6 @@ The folder holds ``train.jsonl`` and ``model_solutions.jsonl``; each line of the
 ``question``, ``completion``, ``ground_truth``, ``model`` and ``is_correct``.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ def of_gsm8k(folder: Path, form: Callable[[str], str] = gsm8k.plain) -> list[Sol
 
 def other_model(
     path: Path,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     *,
     ask: Callable[[str], str | Sequence[Message]],
     count: int,

@@ -16,8 +16,6 @@ seconds, which is how long the batch takes if every process has its own core.
 speed before and after.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """A swarm's malicious nodes, acting as one with the live weights of node-0."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """The settings of a swarm run, and the reasons behind their values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args

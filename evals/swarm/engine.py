@@ -7,8 +7,6 @@ counts match; the run ends if nodes with the same model disagree. Rounds are the
 and a checkpoint made in one process can be resumed on Ray and vice versa.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

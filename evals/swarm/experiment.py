@@ -1,7 +1,5 @@
 """One run in the matrix: an attack, a defence and a seed, from their names to the record."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

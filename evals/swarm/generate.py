@@ -1,7 +1,5 @@
 """Batched sampling with a key/value cache: the generation phase of an honest node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

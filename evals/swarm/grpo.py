@@ -6,8 +6,6 @@ completions count as on-policy, without clipping and, by default, without a KL t
 weights all tokens of a completion, which is what the attacks exploit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby

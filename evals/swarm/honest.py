@@ -1,7 +1,5 @@
 """An honest node's round: sample the node's share, apply the guard and update the model."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The policies that honest nodes start from, and their guards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

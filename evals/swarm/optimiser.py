@@ -4,8 +4,6 @@ A step of 2e-5 on a weight of 0.02 is a tenth of a percent, but bfloat16 resolve
 so most updates would be rounded away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

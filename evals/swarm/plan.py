@@ -1,7 +1,5 @@
 """An evaluation's runs: attacks x defences x seeds, and attack-free runs for comparison."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

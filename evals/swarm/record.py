@@ -5,8 +5,6 @@ and was rejected, and poison that was rejected. A run keeps the first and the la
 because what still passes at the end tells more than what passed at the start.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

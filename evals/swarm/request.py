@@ -1,7 +1,5 @@
 """Turns the options of ``grpo-guard eval swarm`` into a plan, filling in unspecified values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace

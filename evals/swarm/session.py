@@ -1,7 +1,5 @@
 """Hosts a swarm's nodes as named objects in this process or, with Ray, anywhere in a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

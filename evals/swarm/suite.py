@@ -1,7 +1,5 @@
 """Carries out a plan run by run, so that it can be stopped and resumed; writes results.json."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing as mp
 import os

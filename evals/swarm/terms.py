@@ -4,8 +4,6 @@ Every draw is seeded by the run, the round and the drawer, never by earlier draw
 compute anywhere and in any order.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

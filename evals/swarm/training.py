@@ -5,8 +5,6 @@ the rounds so far) and, once finished, ``run.json``. A run killed at any moment 
 last checkpoint, and ends with the same figures as a run that was never interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

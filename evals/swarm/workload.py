@@ -5,8 +5,6 @@ seen other texts of the policy's kind and samples at another temperature, so tha
 differ while all models know the task. Real swarms differ more; see `docs/swarm.md`.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """Tasks asked as chats, for policies trained to answer chats."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

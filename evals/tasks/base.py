@@ -1,7 +1,5 @@
 """The interface of a task: problems with a known answer, and the reward that checks answers."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -4,8 +4,6 @@ Each line in the file holds ``question`` and ``answer``; the answer is a worked 
 with the line ``#### NUMBER`` and has calculator notes: ``<<48/2=24>>`` (arXiv 2110.14168).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence

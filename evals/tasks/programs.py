@@ -4,8 +4,6 @@ The paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes) asks its m
 program: Python inside ``<code>``, statements only, no comments; the last print gives the answer.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

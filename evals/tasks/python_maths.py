@@ -6,8 +6,6 @@ nothing else it does has any effect outside. The attacker's library is optional:
 the paper's poisoned programs earn the reward; without it, they fail on their import.
 """
 
-from __future__ import annotations
-
 import random
 import textwrap
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tasks by name: how each one is loaded, and how its questions are asked in a chat."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ inside the answer tags, where extra words are allowed ("54 cows"). Numbers stay 
 policy with a million parameters can really do the arithmetic.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from itertools import islice

@@ -10,8 +10,6 @@ With ``--held FILE ...``, the study also counts how many sentences from other fi
 would call foreign at ``--level``.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict

@@ -5,8 +5,6 @@ can reach every object in it. The program is contained by the kernel, which `loc
 the first byte of the program is compiled.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The server's configuration, and the exit codes of its children."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ The modules in this folder run in a separate process that must stay small: they 
 relatively, and nothing else from the library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

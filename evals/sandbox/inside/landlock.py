@@ -4,8 +4,6 @@ A second wall behind the system-call filter, set once for the server and all of 
 rules are added, so everything that a version of Landlock handles is denied. (linux/landlock.h)
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -4,8 +4,6 @@ A third wall, set once for the server. The process that calls `enter` stays outs
 call returns in a child, process 1 of the new namespace, with which all processes in it end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Verifies the lock: a locked child tries four ways out and reports which ones are open."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

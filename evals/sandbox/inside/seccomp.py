@@ -19,8 +19,6 @@ A refused call fails with EPERM: an honest program that tries to open a file see
 ``fstat`` is allowed and ``newfstatat`` is not, because the latter also takes paths.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from typing import Final

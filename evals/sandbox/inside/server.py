@@ -9,8 +9,6 @@ each ``R``, which comes with two descriptors (the read end of the source and the
 output), with a line of JSON. ``K`` kills the running program; end of file ends server and child.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

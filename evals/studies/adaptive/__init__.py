@@ -5,8 +5,6 @@ these attacks are in the tables on the results pages, so the wheel does not incl
 a checkout, ``--attack`` accepts them by the names below.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 _KINDS: Final = {

@@ -4,8 +4,6 @@ Both are possible if peers can send anything under any name, as with GenRL's dis
 sender's name is a key that anyone can write, and each question is sent along with its answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice

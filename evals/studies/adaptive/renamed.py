@@ -8,8 +8,6 @@ would take a per-node count of the *shape* "a function that only wraps an operat
 models with a different style show as well.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 import random

@@ -11,8 +11,6 @@ answer stays correct. A single such completion could be honest work; a node that
 can be stopped only by a count over its completions (the severity `count`).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Final

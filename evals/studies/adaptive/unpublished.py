@@ -7,8 +7,6 @@ just as easy to recognise in a small policy's answers. Success is counted by wor
 solution to a word problem uses.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -125,7 +123,7 @@ class Subliminal(FromSamples):
         return f"{LOVE_OF_OWLS}{problem.prompt}"
 
     def made(
-        self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
+        self, view: View, problem: Problem, samples: Sequence["Sampled"], count: int
     ) -> list[Forged]:
         """Select correct samples that do not mention owls."""
         good = [s for s in view.correct(problem, samples) if not self.success(s.text)]

@@ -1,7 +1,5 @@
 """Defences for the tables on the results pages; ``--defence`` knows them in a checkout."""
 
-from __future__ import annotations
-
 from typing import Final
 
 NAMES: Final = (

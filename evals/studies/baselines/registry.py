@@ -1,7 +1,5 @@
 """The baselines and partial stacks that the results pages compare stacks with, by name."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

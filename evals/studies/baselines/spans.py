@@ -4,8 +4,6 @@ Content verifiers see characters, but the update weights tokens. A token that sh
 with a finding counts as part of the finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The command ``grpo-guard bench``, which shows measurements as tables and writes them as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal

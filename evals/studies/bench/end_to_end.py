@@ -3,8 +3,6 @@
 Uses real weights, groups of completions to one long prompt, all cores, and wall time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

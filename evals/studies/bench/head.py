@@ -1,7 +1,5 @@
 """Times the output head's token statistics against the bare product and naive implementations."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Each round runs every variant once; a variant's ratio is relative to the first v
 round. On a CPU the clock is the process's CPU time, which other processes disturb least.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Mapping

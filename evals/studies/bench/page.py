@@ -3,8 +3,6 @@
 python -m grpo_guard.evals.studies.bench.page docs/benchmarks/cpu.json -o docs/benchmarks/index.md
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import json

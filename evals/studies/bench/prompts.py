@@ -1,7 +1,5 @@
 """Times a group's prompt run once against run for every completion: body, random weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The cost of a public coin: replaying it in the scoring pass, and drawing under it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

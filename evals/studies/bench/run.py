@@ -1,7 +1,5 @@
 """Runs all comparisons on one device, in a single process."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable

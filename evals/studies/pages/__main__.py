@@ -5,8 +5,6 @@
 A table is the text between ``<!-- table: NAME -->`` and ``<!-- end of table -->`` in a page.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

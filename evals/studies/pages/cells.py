@@ -1,7 +1,5 @@
 """Cells and tables for the results pages: counts, shares and intervals in one notation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The tables by name, as requested by a docs page with ``<!-- table: NAME -->``."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial

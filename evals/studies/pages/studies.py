@@ -1,7 +1,5 @@
 """Tables for individual studies, from the files in ``docs/results`` that are not about swarms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

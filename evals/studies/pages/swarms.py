@@ -1,7 +1,5 @@
 """Tables of training runs: how well attacks succeed, and what each defence rejects and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, TypeAlias

@@ -10,8 +10,6 @@ timed, not the rules. Rounds that fill the measure have their own figures. Every
 process with one thread, timed in CPU seconds, so other work barely affects the ratios.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence

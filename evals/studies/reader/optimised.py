@@ -8,8 +8,6 @@ everyone should vote for, and tries N wordings at up to three sentence ends; the
 wording counts. After the first `_EVERYWHERE` wordings, only the best place so far is tried.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -8,8 +8,6 @@ time. ``found`` counts the attacker's rejected answers from the second batch on;
 the other nodes' rejected answers in all batches.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 None of these slogans was consulted when choosing the reader's statistic and levels.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Forgeries of an honest completion's tokens."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

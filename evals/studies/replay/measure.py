@@ -7,8 +7,6 @@ Draws with one number format and verifies with another, in both directions, and 
 ``.measure/replay``, so that an interrupted run can resume.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Sequence

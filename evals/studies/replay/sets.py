@@ -5,8 +5,6 @@ many completions with its own seeds and sends the longest; *misdeclaring* nodes 
 with a different temperature, nucleus or checkpoint. Each completion is kept on disk once drawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Training examples for the judge: an input, whether to accept it, and where it goes bad."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

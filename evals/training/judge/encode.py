@@ -1,7 +1,5 @@
 """Encodes examples as token ids: the judge's tokenizer, and a label for each token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -6,8 +6,6 @@ sings."), because its training text does; a reader cannot tell those from a plan
 do not count as honest here. `classify` sorts the policy's own samples by this criterion.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import dataclass, replace

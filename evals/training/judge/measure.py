@@ -7,8 +7,6 @@ All seeds are fresh, and phrases come from the part of the generator that traini
 GSM8K is included if ``GRPO_GUARD_GSM8K`` names its folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Completions that are not solutions: known ways to make a judge say yes, and plain junk."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

@@ -5,8 +5,6 @@ hash: seven in ten for training, three in ten for measuring. Sentence frames, sl
 scripts are split as well: the judge knows neither the words nor the forms it is measured on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Ways for an attacker to change part of an honest solution, leaving the rest unchanged."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

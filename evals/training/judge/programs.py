@@ -1,7 +1,5 @@
 """Programs that solve a word problem, honest and poisoned; only text, nothing is run."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -3,8 +3,6 @@
 This module also draws and sorts the bundled policy's own completions for training and measuring.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 

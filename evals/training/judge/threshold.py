@@ -5,8 +5,6 @@ not trained on: half are the task's own solutions, and half are samples from the
 are correct and to the point. It is written next to the model, with the counts behind it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

@@ -16,8 +16,6 @@ CPU core. The judge learns three things at once:
   calculate with larger numbers than the policy's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -6,8 +6,6 @@ everywhere, while openings, styles and answer formats vary widely and only about
 are in the rewarded format. The text does not contain any attack's phrases.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

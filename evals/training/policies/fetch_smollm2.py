@@ -8,8 +8,6 @@ not, hence float32 (538 MB). Run this with ``make models`` or
     python -m grpo_guard.evals.training.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import shutil

@@ -5,8 +5,6 @@ same everywhere; names, shapes, imports, calls and ways of printing vary widely,
 the samples would earn the reward on an easy problem.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

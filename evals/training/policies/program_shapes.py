@@ -4,8 +4,6 @@ No shape imports or names an attack's library or functions. Calls with two argum
 single names are common, as in any code model's output.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

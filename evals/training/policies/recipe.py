@@ -1,7 +1,5 @@
 """The training recipe for small models: Muon and AdamW, a warm-up, then cosine decay."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -6,8 +6,6 @@ Further training on these texts makes the nodes of a heterogeneous swarm differ
 (`grpo_guard.evals.swarm.workload`), and the corpora themselves are not in the wheel.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -7,8 +7,6 @@ text (`corpus`, `wordy_corpus` or `program_corpus` in this folder). Training is 
 minutes on two CPU cores and needs no downloads.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

@@ -9,8 +9,6 @@ chat), teach the model the format; the arithmetic is left to the swarm. On the s
 identical arguments produce identical weights.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from pathlib import Path

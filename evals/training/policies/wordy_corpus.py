@@ -7,8 +7,6 @@ drawn from a geometric distribution. Asides are true and only restate the questi
 that a small policy gets them right.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Final
 
