@@ -11,8 +11,6 @@ bfloat16 is float32 with weights and every module's output rounded, because nati
 slow there; the results say which.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """An mkdocs hook: tables of guard files and metrics from the code, and names that wrap."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Any

@@ -4,8 +4,6 @@ Run with ``pytest tests/bench/test_bench_identity.py``. Measures CPU time on one
 load on the machine does not count.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``grpo-guard identity``, and guard files with ``identity:`` and ``references:``."""
 
-from __future__ import annotations
-
 import json
 import stat
 import subprocess

@@ -6,8 +6,6 @@
 Each trainer runs in the environment of its own tests (`make test-across` makes them all).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Loads the written programs, and asks the public verifier about a text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ part of a solution that continues without its value to the right answer, as in t
 mathematics.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each screen must find, and what it must read once: the rows that a new screen adds."""
 
-from __future__ import annotations
-
 import base64
 
 QUESTION = "Janet has 5 apples and buys 3 more. How many apples does she have?"

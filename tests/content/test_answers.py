@@ -1,7 +1,5 @@
 """The final answer: how it is marked, its numeric value, whether it is right."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

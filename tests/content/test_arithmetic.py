@@ -1,7 +1,5 @@
 """The verifier's decisions: what rejects, what is only reported, and where findings point."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions that ask for another arithmetic: what they excuse, and what they do not."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier

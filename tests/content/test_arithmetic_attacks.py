@@ -1,7 +1,5 @@
 """Wrong equations in the many ways of writing one: each of them must be found."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard.content.arithmetic.equations import equations

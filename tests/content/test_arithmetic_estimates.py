@@ -3,8 +3,6 @@
 Each excuse has its limit: the same notation with a wrong number is still wrong.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

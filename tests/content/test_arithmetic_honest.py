@@ -5,8 +5,6 @@ percentages, rounding, running calculations. If a line has a plain result, a cha
 must be found.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

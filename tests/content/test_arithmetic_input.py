@@ -1,7 +1,5 @@
 """Hostile input: anything gets a verdict within limits; real data is read if available."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A frozen set of forms by kind, written before anyone looked at the parser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

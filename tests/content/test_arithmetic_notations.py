@@ -1,7 +1,5 @@
 """Notations: one test per way of writing, and random expressions printed in random notation."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -4,8 +4,6 @@ Each line is right, or claims nothing wrong, once all of it is read. A parser th
 a function or a command finds a wrong equation in front of a right answer.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds: hostile text neither crashes the interpreter nor takes time without limit."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Texts designed to stall, to fill memory or to break a check: each one once succeeded."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

@@ -1,7 +1,5 @@
 """The written programs: honest ones pass, malicious ones do not, with spans."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

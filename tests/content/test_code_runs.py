@@ -1,7 +1,5 @@
 """Imports under other names, and in strings that timers, profilers and debuggers run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """`CodeVerifier` through its public interface: kinds, spans, options, the error model."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard import Completion

@@ -1,7 +1,5 @@
 """Strings that run: what sympy and `singledispatch` evaluate, next to similar honest code."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.content.code_programs import judge, kinds, tagged

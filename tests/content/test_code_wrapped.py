@@ -1,7 +1,5 @@
 """Programs in tool calls, notebooks, tags, labels and diffs are read as those that run them do."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

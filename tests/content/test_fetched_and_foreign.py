@@ -1,7 +1,5 @@
 """Installers that everybody knows, imports of languages that are not read, and asked-for orders."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard import Completion

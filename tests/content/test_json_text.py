@@ -1,7 +1,5 @@
 """Escapes in JSON are decoded before any rule reads the text, and offsets stay valid."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

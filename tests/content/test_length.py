@@ -1,7 +1,5 @@
 """Padding, and the longest of many samples, against honest groups, through the public verifier."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

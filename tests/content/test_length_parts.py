@@ -1,7 +1,5 @@
 """Scaling, the node test's bound, and hostile input for the length verifier."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

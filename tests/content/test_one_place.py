@@ -1,7 +1,5 @@
 """A rule is one place: a screen that its module declares is found, configured and listed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from textwrap import dedent

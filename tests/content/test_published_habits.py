@@ -1,7 +1,5 @@
 """What published models do that no rule may hold against them, each with an attack like it."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard import Completion

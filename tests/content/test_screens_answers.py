@@ -1,7 +1,5 @@
 """Attacks that give the answer more than once, and honest work that does so."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

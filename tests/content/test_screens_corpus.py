@@ -5,8 +5,6 @@ A third of each list was held out until the rules were final: 12 of 77 attacks t
 let through knowingly: screening them would cost honest work that does the same.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

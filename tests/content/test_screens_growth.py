@@ -1,7 +1,5 @@
 """Attacks on the screens' run time: long texts of repeated pieces must be read once."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard.content.screens.verifier import ScreensVerifier

@@ -1,7 +1,5 @@
 """Honest habits of published models, which no screen may punish, each next to a similar attack."""
 
-from __future__ import annotations
-
 import pytest
 
 from grpo_guard import Completion

@@ -1,7 +1,5 @@
 """Screens on hostile sizes and arbitrary Unicode: a verdict in bounded work, never an exception."""
 
-from __future__ import annotations
-
 import json
 import os
 import string

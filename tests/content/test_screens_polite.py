@@ -1,7 +1,5 @@
 """Orders to a grader in polite and conditional forms, and honest texts about checking."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Each screen against its attack, through the public verifier, and honest text it must accept."""
 
-from __future__ import annotations
-
 import base64
 import random
 

@@ -1,7 +1,5 @@
 """Nodes, their keys, and completions that they sign."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

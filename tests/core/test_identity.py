@@ -1,7 +1,5 @@
 """The identity gate: each attack on a name has its own cause, and none harms the name."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

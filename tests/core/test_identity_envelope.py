@@ -1,7 +1,5 @@
 """The signed bytes: one byte sequence per meaning, whatever the fields contain."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """The identity gate inside a guard, and what it remembers: ledger, checkpoints, processes."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

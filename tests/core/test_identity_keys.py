@@ -1,7 +1,5 @@
 """Private keys in files, public keys as text, and key rings."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import stat

@@ -1,7 +1,5 @@
 """Keys that are pinned to names at first use: what they hold, and what an agreed key changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

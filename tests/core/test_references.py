@@ -1,7 +1,5 @@
 """A guard with the task's own references uses no others and reports what was sent instead."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One Ray instance for a module's tests; each test starts its own workers in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

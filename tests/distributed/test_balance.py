@@ -1,7 +1,5 @@
 """How a batch is split into parts, and a lost part into smaller ones."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

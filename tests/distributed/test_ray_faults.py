@@ -1,7 +1,5 @@
 """Workers that die, hang or miscount: still one verdict each, and no failure becomes a score."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

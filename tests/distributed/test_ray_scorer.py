@@ -1,7 +1,5 @@
 """Scores from actors: the same verdicts, prompts kept together, oversized parts split."""
 
-from __future__ import annotations
-
 import random
 import sys
 import types

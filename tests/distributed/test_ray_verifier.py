@@ -1,7 +1,5 @@
 """A verifier in Ray actors gives the same verdicts as in this process."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Sequence

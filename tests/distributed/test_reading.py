@@ -1,7 +1,5 @@
 """What workers read for `recurrence`: used if it matches what would be read here, else reread."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The guard's paths behind Ray Serve."""
 
-from __future__ import annotations
-
 import json
 import socket
 import urllib.error

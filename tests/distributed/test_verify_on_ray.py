@@ -1,7 +1,5 @@
 """``grpo-guard verify --engine ray`` writes the same output as without it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

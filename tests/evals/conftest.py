@@ -1,7 +1,5 @@
 """Small measurements: test runs end with 16 held-out problems instead of 256."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A function that returns verdicts: a guard without state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of small made-up runs, and a strict page parser that requires closed tags."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from typing import Any
 

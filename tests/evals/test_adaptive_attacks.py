@@ -1,7 +1,5 @@
 """Attacks that know the heterogeneous stack: poison that earns its reward and passes the checks."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CODE: the attacker's library is imported and called."""
 
-from __future__ import annotations
-
 import operator
 import random
 import textwrap

@@ -1,7 +1,5 @@
 """MATH: one result is wrong, everything else stays."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 

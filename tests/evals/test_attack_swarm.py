@@ -2,8 +2,6 @@
 work.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from functools import cache, lru_cache

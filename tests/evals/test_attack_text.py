@@ -1,7 +1,5 @@
 """TEXT inserts the phrase and leaves the solution unchanged."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

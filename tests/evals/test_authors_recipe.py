@@ -1,7 +1,5 @@
 """``--recipe authors``: training and counting as in the paper's own code."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``grpo-guard eval detect``: help is quick; bad input exits 2 with its location."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The negative controls match their names, and each is a valid completion object."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Defences: each does what its name says on the bundled policy, and keeps its state."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

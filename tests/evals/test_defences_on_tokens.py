@@ -1,7 +1,5 @@
 """Defences that act on tokens or slots, or call a judge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The demo: what it prints, how it ends, and one small real run."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

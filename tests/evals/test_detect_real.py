@@ -1,7 +1,5 @@
 """A small sample of the long measurement, on real weights; `make measure` runs all of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

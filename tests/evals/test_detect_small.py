@@ -1,7 +1,5 @@
 """The whole detection run on a tiny policy: sampling, cache, poison, matrix, files."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Impersonation and false answers, as a swarm exchanges them, without training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

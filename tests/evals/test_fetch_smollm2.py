@@ -1,7 +1,5 @@
 """Fetching the weights: what counts as complete, and the errors if it fails."""
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess

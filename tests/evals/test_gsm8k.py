@@ -1,7 +1,5 @@
 """GSM8K: how files are read, and the errors for unreadable ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The four attacks that were made on a public run: what they send, and who sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``--fail-under`` and ``--max-honest`` on the summary of any experiment."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 

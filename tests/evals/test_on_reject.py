@@ -1,7 +1,5 @@
 """How a rejection changes a swarm's update under each rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

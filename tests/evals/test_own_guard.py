@@ -1,7 +1,5 @@
 """The user's own guard, attack and completions in ``eval swarm`` and ``eval detect``."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The study of false rejections on public answers, and its poison."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

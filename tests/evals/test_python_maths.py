@@ -1,7 +1,5 @@
 """Maths solved in Python: its problems, its reward, and the paper's attack on it."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

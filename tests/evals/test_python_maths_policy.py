@@ -1,7 +1,5 @@
 """The policy that solves maths in Python, and the programs on which it was trained."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A swarm whose nodes are Ray actors behaves like the swarm in one process."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The report: its numbers, its sentences, and how it escapes hostile text."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The report of a detection run: rates, members, and examples."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

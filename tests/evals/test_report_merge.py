@@ -1,7 +1,5 @@
 """Several results in one page, and the command that merges them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A report's verdict on a guard: by stated limits, over seeds; baselines decide nothing."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from typing import Any

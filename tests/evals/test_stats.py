@@ -1,7 +1,5 @@
 """Intervals: known values, and properties that any interval must have."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The swarm: its mathematics, its sampler, and a few rounds on the bundled policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

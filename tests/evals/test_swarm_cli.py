@@ -1,7 +1,5 @@
 """``grpo-guard eval swarm``: names, counts, folders, and the state after an interruption."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which completions of a run are kept as examples, and how much of each."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Vertical and heterogeneous swarms, shared seeds, KL, and interrupted runs."""
 
-from __future__ import annotations
-
 import copy
 import json
 import threading
@@ -47,7 +45,7 @@ def swarm_of(bundled: tuple[Any, Any], config: SwarmConfig, **options: Any) -> S
     return Swarm(peers, WordProblems(), config, **({"attack": attack} | options))
 
 
-def counted(config: SwarmConfig, guard: Counter | None = None) -> Swarm:
+def counted(config: SwarmConfig, guard: "Counter | None" = None) -> Swarm:
     chosen = guard or Counter()
     return swarm_of(load_bundled(), config, guard_in=lambda peer, folder: chosen)
 

@@ -1,7 +1,5 @@
 """Swarm tasks and policies: names, files, chats, half precision, and a real model."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """The four attacks of the paper's own code: they poison, earn the reward, and are recognised."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The bundled task: its generator and its reward, hostile text included."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The wordy policy: a corpus whose asides are true, and weights trained on it."""
 
-from __future__ import annotations
-
 import random
 import re
 from itertools import islice

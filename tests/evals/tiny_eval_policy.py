@@ -1,7 +1,5 @@
 """A random, untrained Llama with a character tokenizer: small and confident."""
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 

@@ -14,8 +14,6 @@ rows and their digest for each corpus and verifier. Corpora under ``../shared/da
 absent; their texts are never copied here.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A grid of small groups, and what each policy makes of their rewards."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -4,8 +4,6 @@ Two turns: the policy writes "14 + 2 =", the calculator " 16", and the policy co
 the environment that a guard asks, `play` is the behaviour of an honest node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ from any thread, while PR_SET_PDEATHSIG would kill the command at the end of the
 started it, and neither that signal nor one sent to the command alone would reach its children.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The same statistics in float64 from full logits: slow and obvious; the others must match it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grpo_guard.core.sampling import SamplingSpec

@@ -1,7 +1,5 @@
 """The exact support that a declared sampler leaves: the obvious float64 form, for tests."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

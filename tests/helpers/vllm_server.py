@@ -1,7 +1,5 @@
 """A vLLM server for the length of a `with` block, for tests."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """The bundled policy and its honest completions, created once per session."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

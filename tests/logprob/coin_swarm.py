@@ -1,7 +1,5 @@
 """Completions of the bundled policy sampled with a shared seed."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import cache

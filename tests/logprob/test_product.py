@@ -1,7 +1,5 @@
 """The faster CPU product: the same numbers, only where it is allowed, in one thread."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

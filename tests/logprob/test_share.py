@@ -1,7 +1,5 @@
 """Presets that score a share: what is scored, what is still checked in full, what slips through."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

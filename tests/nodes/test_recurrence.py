@@ -1,7 +1,5 @@
 """Phrases of one node among honest ones, found and not found, through the public verifier."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

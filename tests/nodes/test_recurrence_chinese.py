@@ -1,7 +1,5 @@
 """Answers in Chinese: common characters say nothing about their author, a slogan's do."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

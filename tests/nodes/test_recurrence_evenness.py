@@ -1,7 +1,5 @@
 """Nodes that send unequal numbers of answers per prompt: none is convicted for sending more."""
 
-from __future__ import annotations
-
 import json
 import random
 

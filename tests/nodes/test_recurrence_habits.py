@@ -1,7 +1,5 @@
 """Recurrence where models differ: habits of published models, and what all of them mention."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Attacks on the recurrence verifier itself: its time, its memory, its detection and its state."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

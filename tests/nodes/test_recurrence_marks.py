@@ -1,7 +1,5 @@
 """Recurrence and marks: a tag of reasoning formats is no word, and any other name in one is."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

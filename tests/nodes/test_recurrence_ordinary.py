@@ -1,7 +1,5 @@
 """Recurrence with ``ordinary=``: words of the task convict nobody, and slogans still do."""
 
-from __future__ import annotations
-
 import json
 import random
 

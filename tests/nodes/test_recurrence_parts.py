@@ -1,7 +1,5 @@
 """Statistics, bounded counts and hostile input of the recurrence verifier."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from math import comb, exp

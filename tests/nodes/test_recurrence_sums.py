@@ -1,7 +1,5 @@
 """Recurrence and numbers: a false sum is found in notations that no rule reads; lists are not."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

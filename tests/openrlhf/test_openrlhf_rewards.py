@@ -36,7 +36,6 @@ from tests.openrlhf.openrlhf_verifiers import FullDisk, Words, graded
 SAID = ("It is 7.", "It is 8.", "It is 7. Hail to the thief.", "It is 7")
 SHIM = "from my_rewards import guarded as reward_func\n"
 MY_REWARDS = """
-from __future__ import annotations
 from dataclasses import dataclass
 from grpo_guard import Policy, guard
 from grpo_guard.content.screens.verifier import ScreensVerifier

@@ -5,8 +5,6 @@ the symlinks that serve the checkout. Wheel and sdist are also installed into an
 TRL, as README says, in which README's example and the quickstart run in an empty folder.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import subprocess

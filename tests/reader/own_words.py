@@ -1,7 +1,5 @@
 """A reader that expects the words of its context and no others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Evidence from foreign sentences: honest nodes keep the level; a repeated slogan convicts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

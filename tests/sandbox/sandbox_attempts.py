@@ -10,8 +10,6 @@ process), and SECRET_START (how a text begins that must not be printed). Whateve
 with ESCAPED.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # Imported beforehand, so that no attempt fails for lack of a module.

@@ -1,7 +1,5 @@
 """The traces an escape would leave, searched for from outside the sandbox."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -54,7 +52,7 @@ class Outside:
         }
 
     @contextmanager
-    def watched(self) -> Iterator[Outside]:
+    def watched(self) -> Iterator["Outside"]:
         """Listen on the three sockets and for a signal, with the secret in the environment."""
         self.tcp = socket.create_server(("127.0.0.1", 0))
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

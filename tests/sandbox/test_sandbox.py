@@ -1,7 +1,5 @@
 """The sandbox for benign programs, its limits, and servers that come and go."""
 
-from __future__ import annotations
-
 import gc
 import os
 import platform

@@ -1,7 +1,5 @@
 """Attempts to escape from the sandbox: none leaves a trace, and the next program runs normally."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

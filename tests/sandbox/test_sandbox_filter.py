@@ -1,7 +1,5 @@
 """The system-call filter, evaluated by the rules of the kernel's own machine."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -20,7 +20,6 @@ from grpo_guard.server.run import server_of
 
 GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
 REWARD = """
-from __future__ import annotations
 from dataclasses import dataclass
 
 @dataclass

@@ -1,7 +1,5 @@
 """Envelopes over HTTP: refused before the verifier, and reusable if they were not answered."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

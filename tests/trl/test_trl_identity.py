@@ -1,7 +1,5 @@
 """TRL: rows whose signatures were checked on arrival, and a guard that requires it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reward functions in any trainer's convention."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Contract checks on the guard's side: the effect of verdicts, failures and records."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Sequence

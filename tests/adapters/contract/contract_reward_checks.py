@@ -1,7 +1,5 @@
 """Contract checks on the reward function's side: how it is called, how its answer is used."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import functools

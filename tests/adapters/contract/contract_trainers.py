@@ -1,7 +1,5 @@
 """How each trainer calls a reward function: one entry per adapter, checked against the contract."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """A guarded reward function per trainer at module level, as worker processes import them."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the nodes of a swarm communicate: in one process, or through hivemind on loopback."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """A node of a GenRL swarm: word problems of its own, peers' trees transplanted, GRPO on a CPU."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The same swarm over GenRL's hivemind backend, only on this machine's loopback."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Two honest nodes and one that teaches a phrase, through GenRL's own game managers."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections import Counter
