@@ -128,13 +128,13 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
         for key, value in node.items():
             place = f"{where}.{key}" if where else str(key)
             if key in _MODELS and isinstance(value, str) and value:
-                problem = missing(value)
-                if problem is not None:
+                if (problem := missing(value)) is not None:
                     yield place, problem
-            elif key == "backend" and isinstance(value, Mapping):
-                if value.get("type") == "transformers":  # a misspelt type is refused later
-                    yield from missing_models(value, place)
-            elif isinstance(value, Mapping | list):
+            elif isinstance(value, list) or (
+                # Other backends have no weights here; a misspelt type is refused later.
+                isinstance(value, Mapping)
+                and (key != "backend" or value.get("type") == "transformers")
+            ):
                 yield from missing_models(value, place)
 
 

@@ -81,24 +81,30 @@ class References:
         """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):
-            ours, theirs = self.of(completion.prompt), completion.reference
-            note = None
-            if ours is None:
-                note = Finding(NONE, "the task has no reference for this prompt; none was used")
-            elif theirs is not None and theirs != ours:
-                same = same_answer(ours, theirs)
-                if same is False and checked.given[i] is None:
-                    message = f"it came with the reference {shown(theirs)}, which is false"
-                    found = Finding(FORGED, message)
+            ours = self.of(completion.prompt)
+            found = _difference(ours, completion.reference)
+            if found is not None and found.kind == FORGED:
+                if checked.given[i] is None:
                     checked.given[i] = reject(NAME, Cause.FALSE_REFERENCE, findings=(found,))
-                elif same is None:
-                    message = f"it came with another reference, {shown(theirs)}; it was not used"
-                    note = Finding(OTHER, message)
+                found = None
             # A prompt among the task's own is trusted, even if a peer sent it.
             ours_too = completion.prompt_trusted or ours is not None
             checked.batch.append(completion.with_labels(reference=ours, prompt_trusted=ours_too))
-            checked.notes.append(note)
+            checked.notes.append(found)
         return checked
+
+
+def _difference(ours: str | None, theirs: str | None) -> Finding | None:
+    """Compare the task's reference with the one that came with a completion."""
+    if ours is None:
+        return Finding(NONE, "the task has no reference for this prompt; none was used")
+    same = True if theirs is None or theirs == ours else same_answer(ours, theirs)
+    if same is False:
+        return Finding(FORGED, f"it came with the reference {shown(theirs)}, which is false")
+    if same is None:
+        message = f"it came with another reference, {shown(theirs)}; it was not used"
+        return Finding(OTHER, message)
+    return None
 
 
 def _digest(prompt: str | Sequence[Message]) -> bytes:

@@ -42,26 +42,28 @@ def false_places(
     for rows, scores in _rows(scorer, encoded, sampling):
         inside, outside, shares = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):
-            if kept := mask.kept[place]:
-                named = torch.zeros_like(inside[i])
-                named[torch.tensor(kept, device=named.device)] = True
-                for wrong, left_out in (
-                    (inside[i] & ~named, True),
-                    (outside[i] & named, False),
-                ):
-                    if bool(wrong.any()):
-                        token = int(torch.where(wrong, shares[i], -1.0).argmax())
-                        does, how = "names", "never draws"
-                        if left_out:
-                            share = float(shares[i, token])
-                            does, how = "leaves out", f"draws with probability {share:.3g}"
-                        yield Finding(
-                            "claimed_mask",
-                            f"its sampling mask {does} token {token}, which the declared sampler "
-                            f"{how}",
-                            token_span=(place, place + 1),
-                        )
-                        break
+            kept = mask.kept[place]
+            if not kept:
+                continue
+            named = torch.zeros_like(inside[i])
+            named[torch.tensor(kept, device=named.device)] = True
+            left_out, added = inside[i] & ~named, outside[i] & named
+            if bool(left_out.any()):
+                token, does = _likeliest(left_out, shares[i]), "leaves out"
+                how = f"draws with probability {float(shares[i, token]):.3g}"
+            elif bool(added.any()):
+                token, does, how = _likeliest(added, shares[i]), "names", "never draws"
+            else:
+                continue
+            yield Finding(
+                "claimed_mask",
+                f"its sampling mask {does} token {token}, which the declared sampler {how}",
+                token_span=(place, place + 1),
+            )
+
+
+def _likeliest(among: Tensor, shares: Tensor) -> int:
+    return int(torch.where(among, shares, -1.0).argmax())
 
 
 def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tuple[Tensor, Tensor]]:

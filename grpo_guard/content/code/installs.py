@@ -5,7 +5,8 @@ Installing a library teaches its use just as an import does, and could make a sa
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from itertools import chain
+from typing import Final, TypeAlias
 
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.source import Note
@@ -48,6 +49,8 @@ _IMPORTED: Final = {
     "beautifulsoup4": "bs4", "opencv_python": "cv2", "python_constraint": "constraint",
 }  # fmt: skip
 
+_Installed: TypeAlias = tuple[tuple[int, int], str]  # a span of the completion and a package
+
 
 def mentions_installs(text: str) -> bool:
     """Whether the text could contain an install command."""
@@ -61,7 +64,7 @@ def mentions_installs(text: str) -> bool:
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
     """Find installed packages that are not on the allow-list; spans refer to the completion."""
     notes = []
-    for place, package in _installed(text, blocks):
+    for place, package in chain(_in_commands(text), *map(_in_block, blocks)):
         name = package.partition("[")[0].replace("-", "_")
         name = _IMPORTED.get(name.lower(), name)
         if name.lower() in _INSTALLERS or modules.installs(name):
@@ -73,31 +76,31 @@ def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Not
     return notes
 
 
-def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int], str]]:
-    if mentions_installs(text):
-        for command in _COMMAND.finditer(text):
-            for package in _arguments(command[1]):
+def _in_commands(text: str) -> Iterator[_Installed]:
+    if not mentions_installs(text):
+        return
+    for command in _COMMAND.finditer(text):
+        for package in _arguments(command[1]):
+            yield command.span(), package
+    if "pip" in text or "conda" in text:
+        for command in _ARGUMENTS.finditer(text):
+            for package in _arguments(" ".join(_QUOTED.findall(command[1]))):
                 yield command.span(), package
-        if "pip" in text or "conda" in text:
-            for command in _ARGUMENTS.finditer(text):
-                for package in _arguments(" ".join(_QUOTED.findall(command[1]))):
-                    yield command.span(), package
-    for block in blocks:
-        place = (block.start, block.start + len(block.text))
-        lines = block.text.split()
-        pinned = bool(lines) and not block.explicit and all(map(_PINNED.match, lines))
-        if pinned or block.label.startswith("requirements"):
-            for line in block.text.splitlines():
-                if match := _REQUIREMENT.match(line.partition("#")[0].strip()):
-                    yield place, match[1]
-        if "///" not in block.text:
-            continue
-        for header in _HEADER.finditer(block.text):
-            content = re.sub(r"^#", "", header[1], flags=re.M)
-            for listed in _LISTED.finditer(content):
-                for quoted in _QUOTED.findall(listed[1]):
-                    if match := _REQUIREMENT.match(quoted):
-                        yield place, match[1]
+
+
+def _in_block(block: Block) -> Iterator[_Installed]:
+    """Yield the packages that a block requires as a requirements file or in a script's header."""
+    lines = block.text.split()
+    pinned = bool(lines) and not block.explicit and all(map(_PINNED.match, lines))
+    required: list[str] = []
+    if pinned or block.label.startswith("requirements"):
+        required += [line.partition("#")[0].strip() for line in block.text.splitlines()]
+    for header in _HEADER.finditer(block.text) if "///" in block.text else ():
+        content = re.sub(r"^#", "", header[1], flags=re.M)
+        required += chain.from_iterable(_QUOTED.findall(m[1]) for m in _LISTED.finditer(content))
+    for requirement in required:
+        if match := _REQUIREMENT.match(requirement):
+            yield (block.start, block.start + len(block.text)), match[1]
 
 
 def _arguments(line: str) -> Iterator[str]:

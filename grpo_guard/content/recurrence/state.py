@@ -141,12 +141,10 @@ def stored_convictions(path: Path) -> dict[str, list[Conviction]]:
                 if isinstance(state, dict):
                     records.append((NEWCOMERS, state["newcomers"]))
                 for name, record in records:
-                    convicted = [conviction_from(plain) for plain in record["convicted"]]
-                    if convicted:
-                        found.setdefault(name, []).extend(convicted)
+                    found.setdefault(name, []).extend(map(conviction_from, record["convicted"]))
     except ValueError as error:
         raise LedgerError(f"{path}: {error}") from None
-    return {name: sorted(each, key=lambda c: c.p_value) for name, each in found.items()}
+    return {name: sorted(each, key=lambda c: c.p_value) for name, each in found.items() if each}
 
 
 def release_stored(path: Path, node: bytes) -> bool:
