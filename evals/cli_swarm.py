@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.core.quoting import counted
 from grpo_guard.evals.cli import TRAINING, fail, require
 from grpo_guard.evals.limits import end_where_broken
 from grpo_guard.evals.roles import attack_free
@@ -106,7 +107,7 @@ def _announce(specs: list["Spec"], options: SwarmOptions) -> None:
     before = f", {done} of them finished before" if done else ""
     cells = dict.fromkeys(f"{spec.shown_attack} x {spec.shown_defence}" for spec in specs)
     shown = ", ".join([*cells][:_SHOWN]) + (", ..." if len(cells) > _SHOWN else "")
-    runs = "1 run" if len(specs) == 1 else f"{len(specs)} runs"
+    runs = counted(len(specs), "run")
     echo(f"{runs}, {rounds(specs)} rounds in all{before}: {shown}", err=True)
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from grpo_guard.core.quoting import counted
 from grpo_guard.evals.report.cells import (
     BRIEF,
     EVERYTHING,
@@ -84,8 +85,7 @@ def _print_narrow(console: Console, table: Table) -> None:
     shown = table.narrow(console.width)
     console.print(shown.rich(room=console.width))
     if left := len(table.header) - len(shown.header):
-        more = "1 more column" if left == 1 else f"{left} more columns"
-        console.print(Text(f"({more} in the report)", style="dim"))
+        console.print(Text(f"({counted(left, 'more column')} in the report)", style="dim"))
 
 
 def _prose(text: str, style: str = "") -> Text:

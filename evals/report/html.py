@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from grpo_guard.core.quoting import counted
 from grpo_guard.evals.report.detection import detection_section, detection_sentence
 from grpo_guard.evals.report.merge import RESULTS, load_all, merged, pooled
 from grpo_guard.evals.report.page import definitions, esc, note, prose
@@ -89,7 +90,7 @@ def _subject(found: Sequence[Scenario]) -> str:
     if not found:
         return ""
     seeds = len({run.seed for one in found for series in one.series for run in series.runs})
-    parts = [f"{seeds} seed{'' if seeds == 1 else 's'}"]
+    parts = [counted(seeds, "seed")]
     if len(found) == 1:
         attack = [f"attack {found[0].attack}"] if found[0].undefended else []
         parts = [*attack, found[0].where.setting, found[0].where.models, *parts]

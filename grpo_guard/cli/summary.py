@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_guard.cli.formats import listed
 from grpo_guard.cli.rows import Row, Rows
-from grpo_guard.cli.verdict_table import VerdictTable, findings_of, printed
+from grpo_guard.cli.verdict_table import VerdictTable, cut_between_words, findings_of, printed
 from grpo_guard.content.arithmetic.verifier import WITHOUT_GAIN
 from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import unquoted, visible
@@ -46,11 +46,7 @@ REMEDIES_OF_KINDS = {"recurring_opening": _OWN_WORDS, "recurring_phrase": _OWN_W
 def _shortened(text: str, most: int) -> str:
     """Quote text, cut between words if it is too long."""
     quoted = repr(text)
-    if len(quoted) <= most:
-        return quoted
-    cut = quoted[1 : most - 5]
-    words = cut.rpartition(" ")[0] or cut
-    return f"{quoted[0]}{words} ...{quoted[0]}"
+    return f"{quoted[0]}{cut_between_words(quoted[1:-1], most - 2)}{quoted[0]}"
 
 
 _MEANINGS = {

@@ -224,7 +224,7 @@ def _name(node: Any) -> str:
 
 def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
     """Format a finding's message, followed by the text or the number of the row it refers to."""
-    message = _cut(str(finding.get("message") or line.get("cause")), 120)
+    message = cut_between_words(str(finding.get("message") or line.get("cause")), 120)
     excerpt = line.get("excerpt")
     if excerpt is not None:
         return f"{message} | {shown(str(excerpt), 200)}"
@@ -232,7 +232,7 @@ def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
     return message if row is None else f"{message} | row {shown(row, 40)}"
 
 
-def _cut(text: str, most: int) -> str:
+def cut_between_words(text: str, most: int) -> str:
     """Cut a text between words if it is longer than ``most`` characters."""
     if len(text) <= most:
         return text

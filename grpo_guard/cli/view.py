@@ -23,6 +23,7 @@ from grpo_guard.cli.verdict_table import (
     deciding_p_values,
     verdict_lines,
 )
+from grpo_guard.core.quoting import counted, shown
 from grpo_guard.core.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def _add_texts(
     with opened(source, mapped) as lines:
         completions = Rows(lines.file, str(source), keep_going=True)
         have = len(completions)
-        counts = f"{verdicts} has {_number(total, 'verdict')}, {source} {_number(have, 'row')}"
+        counts = f"{verdicts} has {counted(total, 'verdict')}, {source} {counted(have, 'row')}"
         if total > have or (total < have and any(row["digest"] is None for row in rows)):
             raise InputError(f"{counts}: is it the file that was verified?")
         for row in rows:
@@ -277,17 +278,12 @@ def _add_texts(
     return f"; {counts}: the others are not verified yet" if total < have else ""
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
 def _other(row: dict[str, Any], found: "Row") -> str | None:
     """Describe how a row of the file differs from the one a verdict is about; None if it does not.
 
     The node in a verdict can be a signer's key, so nodes are compared only if there is no digest.
     """
     from grpo_guard.cli.rows import digest_of
-    from grpo_guard.core.quoting import shown
 
     def differs(name: str, there: Any) -> str | None:
         known = row[name] is not None and there is not None and row[name] != there

@@ -85,6 +85,17 @@ def unquoted(text: str, most: int = 80) -> str:
     return shown(text, most)[1:-1]
 
 
+def one_line(text: str, most: int = 300) -> str:
+    """Return an external message without line breaks and control characters, cut to ``most``
+    characters. A server may quote a completion, which must not be able to forge log lines."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """Write a number of things, such as ``1 row`` and ``1,200 rows``."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
 def visible(name: str) -> str:
     """Escape what cannot be seen in a name, and keep letters of every script as they are. Letters
     that look like Latin ones are escaped if the name has Latin ones too. So are variants of other

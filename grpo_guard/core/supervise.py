@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.forks import Lock
-from grpo_guard.core.quoting import shown
+from grpo_guard.core.quoting import counted, shown
 from grpo_guard.core.scope import MOST_CHARACTERS as MOST_CHARACTERS
 from grpo_guard.core.scope import Runnable as Runnable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
@@ -284,8 +284,8 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
         )
     if len(result) != expected:
         raise _AnswerError(
-            f"{where}: expected {expected} {'verdict' if expected == 1 else 'verdicts'}, one per "
-            f"completion, got {len(result)}"
+            f"{where}: expected {counted(expected, 'verdict')}, one per completion, "
+            f"got {len(result)}"
         )
     return list(result)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.forks import Lock
 from grpo_guard.core.pages import page
-from grpo_guard.core.quoting import printable
+from grpo_guard.core.quoting import counted, printable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard.policy import AbstainError, Policy
 
@@ -103,17 +103,13 @@ def _why(failures: Sequence[Verdict], last: Sequence[Verdict]) -> str:
     # A circuit only opens after other failures.
     cause = next((v.cause for v in failures if v.cause is not Cause.CIRCUIT_OPEN), first.cause)
     counts = Counter(_abstained_by(verdict) for verdict in last if verdict.abstained)
-    recent = ", ".join(f"{who} ({_completions(n)})" for who, n in counts.most_common(3))
+    recent = ", ".join(f"{who} ({counted(n, 'completion')})" for who, n in counts.most_common(3))
     see = f"see {page('abstentions')}"
     now = f" In the last batch: {recent}." if recent else ""
     return (
         f"First failure: {first.verifier}: {printable(first.reason[:_SHOWN]).rstrip('.')}.{now} "
         f"What to do: {REMEDIES.get(cause, see)}"
     )
-
-
-def _completions(count: int) -> str:
-    return f"{count:,} completion" if count == 1 else f"{count:,} completions"
 
 
 def _not_rejected(count: Counter[Outcome]) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 
 import tenacity
 
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import (
@@ -17,7 +18,6 @@ from grpo_guard.judge.errors import (
     JudgeSetupError,
     as_backend_error,
     may_be_one_of_many,
-    one_line,
 )
 from grpo_guard.judge.limits import CircuitBreaker, Limits, Spending
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.shared_database import inherited, use_write_ahead_log
 from grpo_guard.core.verdict import Cause, Finding
-from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
 
 logger = logging.getLogger("grpo_guard")

@@ -1,12 +1,7 @@
 """Errors between the judge and its model, each carrying the cause of the abstention."""
 
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
-
-
-def one_line(text: str, most: int = 300) -> str:
-    """Return an external message without line breaks and control characters, cut to ``most``
-    characters. A server may quote a completion, which must not be able to forge log lines."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
 
 
 class BackendError(Exception):

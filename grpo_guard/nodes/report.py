@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.core.quoting import counted
 from grpo_guard.nodes.intake import printable
 from grpo_guard.nodes.judging import SLOTS, WORK
 from grpo_guard.nodes.release import released_until, stored_name
@@ -136,16 +137,15 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
         "uncounted": ("completion", "completions", "of nodes beyond the limit of names"),
         "lost": ("batch", "batches", "lost while the ledger could not be written"),
     }
-    counts = {key: read_meta(connection, key) for key in says}
     notes = [
-        f"{counts[key]:,} {one if counts[key] == 1 else several} {what}"
+        f"{counted(count, one, several)} {what}"
         for key, (one, several, what) in says.items()
-        if counts[key]
+        if (count := read_meta(connection, key))
     ]
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     if last >= 0:
         judged = read_meta(connection, "judged") + 1
-        rounds = "1 round" if last == 0 else f"{last + 1:,} rounds"
+        rounds = counted(last + 1, "round")
         notes.append(f"{rounds}, {judged:,} judged; a round is judged two rounds later")
     return Shown(last + 1, nodes, hints, notes)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from grpo_guard.core.forks import Lock
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.workers.ticket import Lost, Part, Ticket
 
@@ -219,7 +220,7 @@ class Pool:
                 try:
                     self._ask(seat, "read", limit, shown, *part.ticket.arguments)
                 except Exception as error:  # it cannot be pickled: not the worker's fault
-                    self._retry(part, Lost(Cause.FAULT, _one_line(error)))
+                    self._retry(part, Lost(Cause.FAULT, _described(error)))
                 else:
                     seat.part = part
         if any(not part.ticket.gives_way for part in self._waiting):
@@ -264,7 +265,7 @@ class Pool:
     def _failed(self, seat: _Seat, error: BaseException, cause: Cause) -> None:
         """Replace a worker that was lost or did not start, and retry its part."""
         part, was_up = seat.part, seat.is_up
-        reason = _one_line(error)
+        reason = _described(error)
         self._empty(seat)
         seat.is_up = False
         self.replaced += was_up
@@ -327,7 +328,7 @@ class Pool:
         )
 
 
-def _one_line(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Describe an error in one printable line, because its message could quote a completion or
     contain a whole traceback."""
     cause = getattr(error, "cause", None)
@@ -335,5 +336,4 @@ def _one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [""]
     # If an actor could not even be created, Ray states the reason at the end of a traceback.
     line = lines[-1 if "creation task" in lines[0] else 0]
-    text = "".join(c if c.isprintable() else " " for c in line[:300])
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {one_line(line)}"

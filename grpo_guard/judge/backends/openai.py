@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.redaction import hidden, host_of, secrets_in
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
-from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
 
 if TYPE_CHECKING:
     import openai

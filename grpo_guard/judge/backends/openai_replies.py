@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.errors import (
     BackendError,
     ContextTooLongError,
     JudgeSetupError,
-    one_line,
 )
 
 # How servers report that the messages are too long, among other reasons for a 400.

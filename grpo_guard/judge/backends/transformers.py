@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.core.forks import Lock
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
-from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
+from grpo_guard.judge.errors import BackendError, JudgeSetupError
 
 if TYPE_CHECKING:
     from grpo_guard.judge.backends.transformers_model import LoadedModel

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.jsonl import InputError, parse_object
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
-from grpo_guard.judge.errors import one_line
 
 MAX_DEPTH: Final = 16
 """Maximum nesting depth of a verdict's members."""

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import tenacity
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import one_line
 from grpo_guard.core.redaction import hidden
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.judge.backends.openai import usable_key
-from grpo_guard.judge.errors import BackendError, as_backend_error, one_line
+from grpo_guard.judge.errors import BackendError, as_backend_error
 from grpo_guard.judge.loop import background_loop
 from grpo_guard.server.client.answer import AnswerError, verdicts_in
 from grpo_guard.server.client.question import requests, row_of
