@@ -180,32 +180,19 @@ class _Builder:
         return made
 
     def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:
-        name = data.pop("type")
-        plain = re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name))
-        if plain is None and not is_name(str(name)):
-            raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
-        for option, instead in _GONE.get(str(name), _GONE[""]).items():
+        given = data.pop("type")
+        name = str(given)
+        plain = re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", name)
+        if plain is None and not is_name(name):
+            raise ConfigError(f"{where}.type: expected a name, got {shown(given)}")
+        for option, instead in _GONE.get(name, _GONE[""]).items():
             if option in data:
                 raise ConfigError(f"{where}.{option}: expected {instead}")
-        _require_known(str(name), data, where)
-        try:
-            kind = load_class(VERIFIERS, str(name), CompletionVerifier)
-            model = verifier_options(kind)
-        except UnknownNameError as error:
-            module, dot, attribute = str(name).rpartition(".")
-            own = f"; write a class of your own as {module}:{attribute}" if dot else ""
-            hint = "" if ":" in str(name) else own
-            if name in _ADDED_BY:
-                raise ConfigError(
-                    f"{where}.type: {shown(name)} is not written as a type: it comes with "
-                    f"{_ADDED_BY[name]}"
-                ) from None
-            raise ConfigError(f"{where}.type: {error}{hint}") from None
-        except ImportError as error:
-            raise ConfigError(f"{where} ({name}): {error}") from None
+        _require_known(name, data, where)
+        kind, model = _loaded(name, where)
         for option in data if model.model_config["extra"] == "forbid" else ():
             if option not in model.from_python:
-                _require_option(model.model_fields, option, str(name), where)
+                _require_option(model.model_fields, option, name, where)
         if "alpha" in model.model_fields:
             data.setdefault("alpha", self.alpha)
         live = self.live if self.live and reads_policy(kind) else None
@@ -224,6 +211,22 @@ class _Builder:
             raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
         except (TypeError, ValueError, LedgerError) as error:
             raise ConfigError(f"{where} ({name}): {error}") from None
+
+
+def _loaded(name: str, where: str) -> tuple[type[Any], type[Options]]:
+    """Load a leaf's class and the model of its options; raises ConfigError if that fails."""
+    try:
+        kind = load_class(VERIFIERS, name, CompletionVerifier)
+        return kind, verifier_options(kind)
+    except UnknownNameError as error:
+        if name in _ADDED_BY:
+            problem = f"{shown(name)} is not written as a type: it comes with {_ADDED_BY[name]}"
+            raise ConfigError(f"{where}.type: {problem}") from None
+        module, dot, attribute = name.rpartition(".")
+        own = f"; write a class of your own as {module}:{attribute}" if dot else ""
+        raise ConfigError(f"{where}.type: {error}{'' if ':' in name else own}") from None
+    except ImportError as error:
+        raise ConfigError(f"{where} ({name}): {error}") from None
 
 
 def _require_known(name: str, data: dict[str, Any], where: str) -> None:

@@ -27,6 +27,7 @@ from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
 Textual: TypeAlias = Literal["off", "report", "judge"]
+_Shown: TypeAlias = tuple[str, Callable[[str], Finding]]  # a kind, and what makes its finding
 
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
@@ -151,23 +152,9 @@ class ArithmeticVerifier(RuleVerifier):
         found = equations(text, asked=asked)
         in_words = [] if self.textual == "off" else statements(text, found)
         judged = sorted(found + in_words, key=_span_of) if self.textual == "judge" else found
-        shown: list[tuple[str, Callable[[str], Finding]]] = []
-        if any(not equation.right for equation in judged):
-            flow = Flow(text, judged)
-            right = rightness(text, completion.reference)
-            # "A friend says 1/2 + 1/3 = 2/5": answers have to repeat equations from the question.
-            given = equations(asked)
-            stated = {(e.exact, e.stated) for e in given if not e.doubt}
-            own_signs = redefined(given, asked)
-            cycles = Counter(equation.modulus for equation in flow.wrong)
-            for at, equation in enumerate(flow.wrong):
-                make = partial(_finding, text, equation, flow=flow, at=at)
-                theirs = (equation.exact, equation.stated) in stated
-                theirs |= bool(own_signs) and sign_of(equation.left) in own_signs
-                # -11 = 15 in a cipher; 29 = 3 too, if other equations have the same gap.
-                wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
-                kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
-                shown.append((kind, make))
+        shown: list[_Shown] = []
+        if not all(equation.right for equation in judged):
+            shown = _wrong_ones(completion, judged, asked)
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
             # Without a node, nothing can be counted.
             if slips and completion.node is not None and _right_ones(found) >= _MANY * slips:
@@ -183,6 +170,26 @@ class ArithmeticVerifier(RuleVerifier):
         kept = self.kept([kind for kind, _ in shown], self.max_findings)
         findings = tuple(make(kind) for kind, make in map(shown.__getitem__, kept))
         return accept(self.name, findings=findings)
+
+
+def _wrong_ones(completion: Completion, judged: list[Equation], asked: str) -> list[_Shown]:
+    """Return the kind of each wrong equation and what makes its finding."""
+    text = completion.text
+    flow, right = Flow(text, judged), rightness(text, completion.reference)
+    # "A friend says 1/2 + 1/3 = 2/5": answers have to repeat equations from the question.
+    given = equations(asked)
+    stated = {(e.exact, e.stated) for e in given if not e.doubt}
+    own_signs = redefined(given, asked)
+    cycles = Counter(equation.modulus for equation in flow.wrong)
+    wrong: list[_Shown] = []
+    for at, equation in enumerate(flow.wrong):
+        theirs = (equation.exact, equation.stated) in stated
+        theirs |= bool(own_signs) and sign_of(equation.left) in own_signs
+        # -11 = 15 in a cipher; 29 = 3 too, if other equations have the same gap.
+        wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
+        kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
+        wrong.append((kind, partial(_finding, text, equation, flow=flow, at=at)))
+    return wrong
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.code.evaluated import check_dynamic, check_evaluated, examples
 from grpo_guard.content.code.extract import extract
@@ -43,6 +43,15 @@ _GONE: Final = {
         "ScreensVerifier",
     ),
 }
+
+
+class _Read(NamedTuple):
+    """A block that is read as a Python program."""
+
+    block: Block
+    source: Source
+    parsed: Parsed
+    program: Program
 
 
 class CodeVerifier(RuleVerifier):
@@ -172,35 +181,23 @@ class CodeVerifier(RuleVerifier):
     ) -> list[Note]:
         """Return the notes on all blocks, with spans in the completion."""
         notes: list[Note] = []
-        readings: list[tuple[Block, Source, Parsed, Program]] = []
+        programs: list[_Read] = []
         room = self.max_chars
         for block in blocks:
-            found: list[Note] = []
             room -= len(block.text) if block.bare else 0
             if block.bare and room < 0:
-                notes += [_moved(note, block.start) for note in scan(block.text, modules)]
-                continue
-            source = Source(block.text)
-            parsed = Parsed(None) if block.shell else parse(source)
-            if block.shell:
-                shown = block.text[:MAX_COMMANDS]
-                order = instruction(shown, question.text, shell=True)
                 found = scan(block.text, modules)
-                found += [Note("instruction", order, 0, len(block.text))] if order else []
-            elif parsed.tree is None:
-                foreign = block.label in IMPORT_ALIKE
-                found = [] if foreign else self._broken(block, source, parsed, modules)
             else:
-                readings.append((block, source, parsed, read(parsed.tree)))
-            # Python under a different label is read all the same.
-            if (language := block.language) and (block.label or parsed.tree is None):
-                message = f"contains a program in {language[:40]}, which is not read"
-                found.append(Note("unread_language", message, 0, len(block.text)))
+                source = Source(block.text)
+                parsed = Parsed(None) if block.shell else parse(source)
+                if parsed.tree is not None:
+                    programs.append(_Read(block, source, parsed, read(parsed.tree)))
+                found = self._unread(block, source, parsed, question, modules)
             notes += [_moved(note, block.start) for note in found]
         # Several blocks can form one program, with one block defining what another uses.
-        names = {name for _, _, _, program in readings for name in program.module.bound}
-        defined = [program.defined for _, _, _, program in readings]
-        for at, (block, source, parsed, program) in enumerate(readings):
+        names = {name for one in programs for name in one.program.module.bound}
+        defined = [one.program.defined for one in programs]
+        for at, (block, source, parsed, program) in enumerate(programs):
             question.complete(program, modules)
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
@@ -212,6 +209,28 @@ class CodeVerifier(RuleVerifier):
             )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]
         return notes
+
+    def _unread(
+        self,
+        block: Block,
+        source: Source,
+        parsed: Parsed,
+        question: PromptContext,
+        modules: Modules,
+    ) -> list[Note]:
+        """Return the notes on a block that is not read as a Python program, or not only as one."""
+        found: list[Note] = []
+        if block.shell:
+            order = instruction(block.text[:MAX_COMMANDS], question.text, shell=True)
+            found = scan(block.text, modules)
+            found += [Note("instruction", order, 0, len(block.text))] if order else []
+        elif parsed.tree is None and block.label not in IMPORT_ALIKE:
+            found = self._broken(block, source, parsed, modules)
+        # Python under a different label is read all the same.
+        if (language := block.language) and (block.label or parsed.tree is None):
+            message = f"contains a program in {language[:40]}, which is not read"
+            found.append(Note("unread_language", message, 0, len(block.text)))
+        return found
 
     def _broken(self, block: Block, source: Source, parsed: Parsed, modules: Modules) -> list[Note]:
         notes = scan(block.text, modules)
