@@ -1,6 +1,8 @@
 """What ``--help`` shows on a terminal of 80 columns."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.main import get_command
@@ -37,6 +39,23 @@ def test_descriptions_are_shown_whole(command, monkeypatch):
         inner = inner.commands[name]
     lost = [p.help for p in inner.params if any(w not in shown for w in (p.help or "").split())]
     assert not lost
+
+
+@pytest.mark.parametrize(
+    "command", ["", "calibrate", "verify", "serve", "eval detect", "eval swarm"]
+)
+def test_help_loads_nothing_heavy(command):
+    heavy = ["torch", "transformers", "datasets", "trl", "openai", "vllm", "starlette", "uvicorn"]
+    heavy += ["numpy"] if not command else []
+    probe = (
+        "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
+        f"r = CliRunner().invoke(app, {[*command.split(), '--help']});"
+        "assert r.exit_code == 0, r.output;"
+        f"assert not (loaded := sys.modules.keys() & set({heavy})), loaded; print(r.output)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--help" in done.stdout
 
 
 def test_words_of_a_choice_are_whole_and_one_spelling_is_documented(monkeypatch):

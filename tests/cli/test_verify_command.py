@@ -294,24 +294,6 @@ def test_failure_message_keeps_its_remedy(files, monkeypatch):
     assert f"RuntimeError: {message}" in run(files, json.dumps(GOOD)).output
 
 
-def test_help_loads_no_torch(files):
-    import subprocess
-    import sys
-
-    probe = (
-        "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
-        "r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0, r.output;"
-        "heavy = {'numpy', 'torch', 'transformers', 'datasets', 'trl', 'openai', 'vllm'};"
-        "heavy &= set(sys.modules);"
-        "assert not heavy, heavy; print(r.output)"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
-    ).stdout
-    for command in ("demo", "verify", "eval"):
-        assert command in shown
-
-
 def test_unknown_fields_are_listed_at_once_with_the_options_that_read_them(files):
     (files / "guard.yaml").write_text(SCREENS)
     result = run(files, json.dumps({"question": "Q?", "completion": "x", "score": 1}))

@@ -211,17 +211,6 @@ def test_address_in_use_exits_1(files):
     assert "--port N takes another" in result.output
 
 
-def test_help_loads_neither_torch_nor_a_web_framework():
-    probe = (
-        "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
-        "r = CliRunner().invoke(app, ['serve', '--help']); assert r.exit_code == 0, r.output;"
-        "heavy = {'torch', 'transformers', 'starlette', 'uvicorn'} & set(sys.modules);"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("options", [(), ("--workers", "2"), ("--host", "0.0.0.0")])
 @pytest.mark.parametrize("config", ["verifer: {type: screens}\n", None])
 def test_error_in_the_guard_file_comes_alone(files, options, config):

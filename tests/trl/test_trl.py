@@ -41,13 +41,6 @@ class AsyncBonus(Bonus):
         return [self.value] * len(completions)
 
 
-def advantages(rewards):
-    """GRPO's advantages over one group: None leaves the baseline and gets 0."""
-    r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
-    scaled = (r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4)
-    return np.nan_to_num(scaled, nan=0.0)
-
-
 def train(folder, reward_funcs, **settings):
     trainer = tiny_trl.trainer(folder, reward_funcs, rollout=tiny_trl.peers(*SENT), **settings)
     trainer.train()
@@ -66,7 +59,7 @@ def test_rejected_peer_gets_the_advantage_of_the_policy(tmp_path, on_reject, rew
 
     assert len(trainer.captured) == 2
     for captured in trainer.captured:
-        np.testing.assert_allclose(captured, advantages(rewards), atol=1e-3)
+        np.testing.assert_allclose(captured, tiny_trl.advantages(rewards), atol=1e-3)
     if on_reject == "drop":
         assert trainer.captured[0][1] == 0.0
     assert trainer.reward_func_names == ["by_text"]
@@ -101,7 +94,7 @@ def test_several_functions_share_one_verification(tmp_path, on_reject, totals):
     assert len(verifier.batches) == 2  # one per step, not one per function
     assert trainer.reward_func_names == ["by_text_async", "length", "Bonus", "AsyncBonus"]
     for captured in trainer.captured:
-        np.testing.assert_allclose(captured, advantages(totals), atol=1e-3)
+        np.testing.assert_allclose(captured, tiny_trl.advantages(totals), atol=1e-3)
 
 
 def test_metrics_and_the_completions_table_show_verdicts(tmp_path):
@@ -140,7 +133,7 @@ def test_model_completions_are_verified_in_both_data_formats(tmp_path, conversat
         assert [list(c.prompt) if conversational else c.prompt for c in batch] == prompts
         assert all(c.completion_ids for c in batch)
         expected = [0.0 if "1" in text else 1.0 + i for i, text in enumerate(texts)]
-        np.testing.assert_allclose(captured, advantages(expected), atol=1e-3)
+        np.testing.assert_allclose(captured, tiny_trl.advantages(expected), atol=1e-3)
 
 
 def test_failing_verifier_leaves_its_batch_out_and_the_run_continues(tmp_path):

@@ -10,12 +10,11 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec, ScreensVerifier
 from grpo_guard.adapters.trl.forward import ReusesForward, reuse_of
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
+from tests.trl.tiny_trl import one_bad_peer
 
 TASK = WordProblems()
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
@@ -27,29 +26,6 @@ class Trainer(ReusesForward, GRPOTrainer):
 
 class Guarded(GuardedTrainer, GRPOTrainer):
     pass
-
-
-def rollout(problems):
-    by_prompt = {problem.prompt: problem for problem in problems}
-
-    def exchange(prompts, trainer):
-        model, tok = trainer.model, trainer.processing_class
-        generator = torch.Generator().manual_seed(trainer.state.global_step)
-        training = model.training
-        sampled = sample(model.eval(), tok, prompts, 1, generator=generator, max_new_tokens=64)
-        model.train(training)
-        ids = [list(s.ids) for s in sampled]
-        for i in range(3, len(prompts), 4):
-            poison = TextAttack().poison(by_prompt[prompts[i]], random.Random(i)).text
-            ids[i] = [*tok.encode(poison, add_special_tokens=False), tok.eos_token_id]
-        return {
-            "prompt_ids": [tok.encode(p) for p in prompts],
-            "completion_ids": ids,
-            "logprobs": None,
-            "peer": [f"peer{i % 4}" for i in range(len(prompts))],
-        }
-
-    return exchange
 
 
 def train(tmp_path, *, bf16, num_iterations, decorated=True, given=True, **options):
@@ -112,7 +88,7 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True, given=True, **optio
             [{"prompt": p.prompt, "answer": p.answer} for p in problems]
         ),
         processing_class=tok,
-        rollout_func=rollout(problems),
+        rollout_func=one_bad_peer(problems),
     ).train()
     return verdicts, sum(own)
 

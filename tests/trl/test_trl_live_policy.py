@@ -8,38 +8,12 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_guard import LogProbBoundVerifier, Policy, SamplingSpec, guard
-from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from tests.trl.tiny_trl import one_bad_peer
 
 TASK = WordProblems()
 STEPS = 3
-
-
-def exchange(problems):
-    """Three honest peers sample from the live policy, the fourth sends a poisoned solution."""
-    by_prompt = {problem.prompt: problem for problem in problems}
-
-    def rollout(prompts, trainer):
-        model, tok = trainer.model, trainer.processing_class
-        generator = torch.Generator().manual_seed(trainer.state.global_step)
-        was_training = model.training
-        model.eval()
-        sampled = sample(model, tok, prompts, 1, generator=generator, max_new_tokens=64)
-        model.train(was_training)
-        ids = [list(s.ids) for s in sampled]
-        for i in range(3, len(prompts), 4):
-            poison = TextAttack().poison(by_prompt[prompts[i]], random.Random(i)).text
-            ids[i] = [*tok.encode(poison, add_special_tokens=False), tok.eos_token_id]
-        return {
-            "prompt_ids": [tok.encode(p) for p in prompts],
-            "completion_ids": ids,
-            "logprobs": None,
-            "peer": [f"peer{i % 4}" for i in range(len(prompts))],
-        }
-
-    return rollout
 
 
 @pytest.mark.slow
@@ -88,7 +62,7 @@ def test_bad_peer_earns_nothing_while_the_weights_change(tmp_path, bf16):
             [{"prompt": p.prompt, "answer": p.answer} for p in problems]
         ),
         processing_class=tok,
-        rollout_func=exchange(problems),
+        rollout_func=one_bad_peer(problems),
     )
     trainer.train()
 

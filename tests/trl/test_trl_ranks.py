@@ -11,6 +11,7 @@ import pytest
 from grpo_guard import Completion, Guard, Policy
 from tests.helpers.rule_verifiers import NoWord
 from tests.helpers.subprocesses import environment
+from tests.trl.tiny_trl import advantages
 from tests.trl.trl_rank_rewards import CASES, RULES, earned
 from tests.trl.trl_two_ranks import RULES as RULES_OF_TRAINER
 from tests.trl.trl_two_ranks import SIGNED
@@ -18,11 +19,6 @@ from tests.trl.trl_two_ranks import SIGNED
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-
-
-def grpo(rewards):
-    r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
-    return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
 
 
 def run(folder, *case, script="trl_two_ranks.py"):
@@ -46,7 +42,7 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("way", ["decorated", "trainer"])
 def test_groups_are_judged_whole_and_vetoes_reach_the_right_rank(ranks, way):
-    expected = grpo([2.0, 3.0, 4.0, None])
+    expected = advantages([2.0, 3.0, 4.0, None])
     for rank, found in enumerate(ranks):
         ((captured,), _) = found[way]
         np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
@@ -62,7 +58,7 @@ def test_tokens_are_counted_over_ranks(ranks):
 
 
 def test_only_async_functions(ranks):
-    expected = grpo([1.0, 1.0, 1.0, 0.0])
+    expected = advantages([1.0, 1.0, 1.0, 0.0])
     for rank, found in enumerate(ranks):
         ((captured,), _) = found["async"]
         np.testing.assert_allclose(captured, expected[2 * rank : 2 * rank + 2], atol=1e-3)
@@ -70,7 +66,7 @@ def test_only_async_functions(ranks):
 
 def test_empty_slot_keeps_its_verdict_across_ranks(ranks):
     """The filler is not judged, and although it has the lowest reward it does not lose."""
-    expected = grpo([1.0, 2.0, None, 4.0])
+    expected = advantages([1.0, 2.0, None, 4.0])
     for rank, found in enumerate(ranks):
         captured, batches = found["missing"]
         np.testing.assert_allclose(captured[0], expected[2 * rank : 2 * rank + 2], atol=1e-3)
@@ -115,5 +111,5 @@ def test_trainer_on_two_ranks_matches_one_rank_under_every_rule(ranks, rule):
     batch = [Completion("0+0=", text) for text in SIGNED]
     alone = Guard(NoWord("22"), policy=Policy(on_reject=rule)).apply([*SIGNED.values()], batch)
     for rank, found in enumerate(ranks):
-        expected = grpo(alone)[2 * rank : 2 * rank + 2]
+        expected = advantages(alone)[2 * rank : 2 * rank + 2]
         np.testing.assert_allclose(found[f"rule {rule}"][0], expected, atol=1e-3)

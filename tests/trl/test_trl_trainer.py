@@ -64,12 +64,6 @@ def not_my_task(completions, **kwargs):
     return [None] * len(completions)
 
 
-def grpo(rewards):
-    """GRPO's advantages over one group: None leaves the baseline and gets 0."""
-    r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
-    return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
-
-
 def rloo(rewards):
     """RLOO's advantages: each reward minus the mean of the others."""
     r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
@@ -107,7 +101,7 @@ def test_one_veto_covers_all_functions_before_the_baseline(tmp_path, on_reject, 
     )
     assert len(verifier.batches) == 2
     for captured in made.captured:
-        np.testing.assert_allclose(captured, grpo(totals), atol=1e-3)
+        np.testing.assert_allclose(captured, tiny_trl.advantages(totals), atol=1e-3)
     first = verifier.batches[0][1]
     assert (first.node, first.group, first.slot, first.round) == ("peer1", 0, 1, 0)
     assert first.prompt_ids == tuple(made.processing_class(first.prompt)["input_ids"])
@@ -141,7 +135,7 @@ def test_batch_left_out_entirely_does_not_change_the_weights(tmp_path, loss_type
 def test_flagged_tokens_are_masked_and_the_reward_stays(tmp_path):
     made = train(tmp_path, [by_text], FirstTokens(), mask_spans=True, loss_type="dapo")
     for captured, output in zip(made.captured, made.outputs, strict=True):
-        np.testing.assert_allclose(captured, grpo([1, 5, 2, 0]), atol=1e-3)
+        np.testing.assert_allclose(captured, tiny_trl.advantages([1, 5, 2, 0]), atol=1e-3)
         assert output["tool_mask"].tolist() == [[1] * 5, [0, 0, 1, 1, 1], [1] * 5, [1] * 5]
         assert int(output["num_items_in_batch"]) == 12 - 2
     assert made.state.log_history[0]["guard/masked_tokens"] == pytest.approx(2 / 12)
@@ -149,7 +143,7 @@ def test_flagged_tokens_are_masked_and_the_reward_stays(tmp_path):
 
 def test_rejection_without_tokens_is_a_veto_under_mask_spans_too(tmp_path):
     made = train(tmp_path, [by_text], AllOf(FirstTokens(), NoWord()), mask_spans=True)
-    np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], tiny_trl.advantages([1, None, 2, 0]), atol=1e-3)
 
 
 def test_tokens_of_a_verdict():
@@ -225,7 +219,7 @@ def test_veto_respects_reward_weights(tmp_path, function, on_reject, hail):
     )
     kept = [-float(value) for value in function(list(SENT))]
     kept[SENT.index("Hail")] = hail
-    np.testing.assert_allclose(made.captured[0], grpo(kept), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], tiny_trl.advantages(kept), atol=1e-3)
 
 
 def test_guarded_functions_are_refused(tmp_path):
@@ -321,7 +315,7 @@ def test_no_gain_leaves_out_rows_that_gain_in_the_sum(tmp_path, functions, total
     for i, function in enumerate(functions[2:]):
         function.__name__ = f"again_{i}"
     made = train(tmp_path, functions, NoWord(), policy=Policy(on_reject="no_gain"), max_steps=1)
-    np.testing.assert_allclose(made.captured[0], grpo(totals), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], tiny_trl.advantages(totals), atol=1e-3)
     trained = made.outputs[0]["completion_mask"]
     if "tool_mask" in made.outputs[0]:
         trained = trained * made.outputs[0]["tool_mask"]

@@ -1,16 +1,21 @@
 """The smallest real GRPO run: a random two-layer Qwen2 and a tokenizer built here, no downloads."""
 
 import os
+import random
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
+import numpy as np
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+from grpo_guard.evals.attacks.text import TextAttack
+from grpo_guard.evals.swarm.generate import sample
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -80,6 +85,37 @@ def peers(*texts):
         }
 
     return rollout
+
+
+def one_bad_peer(problems):
+    """A rollout function: three honest peers sample from the live policy, and the fourth sends a
+    poisoned solution."""
+    by_prompt = {problem.prompt: problem for problem in problems}
+
+    def rollout(prompts, trainer):
+        model, tok = trainer.model, trainer.processing_class
+        generator = torch.Generator().manual_seed(trainer.state.global_step)
+        training = model.training
+        sampled = sample(model.eval(), tok, prompts, 1, generator=generator, max_new_tokens=64)
+        model.train(training)
+        ids = [list(s.ids) for s in sampled]
+        for i in range(3, len(prompts), 4):
+            poison = TextAttack().poison(by_prompt[prompts[i]], random.Random(i)).text
+            ids[i] = [*tok.encode(poison, add_special_tokens=False), tok.eos_token_id]
+        return {
+            "prompt_ids": [tok.encode(p) for p in prompts],
+            "completion_ids": ids,
+            "logprobs": None,
+            "peer": [f"peer{i % 4}" for i in range(len(prompts))],
+        }
+
+    return rollout
+
+
+def advantages(rewards):
+    """GRPO's advantages over one group: None leaves the baseline and gets 0."""
+    r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
+    return np.nan_to_num((r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4), nan=0.0)
 
 
 class Captures:
