@@ -163,7 +163,7 @@ def _checked(episode: Any) -> Any:
     if not isinstance(episode, Mapping) or len(episode.get("input_ids", ())) != 1:
         raise FrameworkError(
             "AReaL: GuardedGroup: expected a workflow whose episode is a dict of tensors "
-            "with one row, such as RLVRWorkflow; got another"
+            "with one row, such as RLVRWorkflow; got something else"
         )
     return episode
 

@@ -2,10 +2,10 @@
 (docs/other-trainers.md).
 
 Environments get the proxy's address as ``rollout_server_url``. The proxy judges every row that they
-post, and forwards to Atropos's server only what may be trained on. Of the server's other paths, it
-exposes only the ones environments need, because the server's handlers do not authenticate anyone,
-and ``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
-able to reach the server itself.
+post, and forwards to Atropos's server only what may be trained on. It exposes only those of the
+server's other paths that environments need, because the server's handlers do not authenticate
+anyone, and ``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments
+must not be able to reach the server itself.
 
 With ``tokens``, each sender is identified by its own token (``http://any:TOKEN@host`` as the
 address), and the guard remembers the sender's completions under the name assigned to the token;

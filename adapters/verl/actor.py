@@ -1,7 +1,7 @@
 """verl: the collector as a named Ray actor, its log, and the fallback for when it is not available.
 
-Of what a reward function returns, verl's trainers log only the reward, so the collector writes its
-own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
+verl's trainers log nothing that a reward function returns except the reward, so the collector
+writes its own log: one JSON line per step to a file, and the same to the logger ``grpo_guard``.
 """
 
 import asyncio

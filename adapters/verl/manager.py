@@ -100,7 +100,7 @@ class GuardedRewardManager:
         if hook_data is not None and hook_data.validation:
             return _answer(graded, raw, None, watches=policy.watches)
         if raw is None and not policy.watches:
-            logger.warning("verl: the reward function gave no finite reward; left out")
+            logger.warning("verl: the reward function returned no finite reward; left out")
         trajectory = self._trajectory(data, tuple(rows), raw)
         settled = None
         try:

@@ -135,6 +135,6 @@ def _require_on_hub(policy: str, model: str) -> None:
     except Exception as error:  # the client raises what its transport raises
         reason = str(error).strip().split("\n")[0][:120]
         raise ValueError(
-            f"--policy: found no folder {policy}, and the hub gives no model {model}: "
+            f"--policy: found no folder {policy}, and the hub has no model {model}: "
             f"{type(error).__name__}: {reason}"
         ) from None

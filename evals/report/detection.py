@@ -85,7 +85,7 @@ def passed_text(rows: Sequence[Summary]) -> str:
 
 
 def about_rows(found: Sequence[Summary]) -> list[str]:
-    """Explain rows of the printed table that look like failures but are none."""
+    """Explain rows of the printed table that look like failures but are not."""
     lines = []
     honest = {row.defence: row.n for row in found if row.attack == HONEST}
     fewer = {

@@ -126,7 +126,7 @@ def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
         if other:
             raise ResultsError(
                 f"{name}: runs: expected the settings of {before} for attack {run.attack!r}, "
-                f"defence {run.defence!r}, got another {', '.join(other)[:80]}; "
+                f"defence {run.defence!r}, got a different {', '.join(other)[:80]}; "
                 "report these files separately"
             )
 

@@ -23,7 +23,7 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True)
 class SwarmConfig:
-    """The settings of a run: all that affects the result but the attack and the defence.
+    """The settings of a run: everything that affects the result except the attack and the defence.
 
     Attributes:
         seed: Determines problems, samples and poison; runs with equal seeds see the same problems.

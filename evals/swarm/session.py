@@ -114,8 +114,8 @@ class RaySession(Session):
                 raise error.cause from error
             except errors.GetTimeoutError as error:
                 raise NodeLostError(
-                    f"{name}: expected its actor to be ready in {seconds:.0f} s; has the cluster "
-                    f"{CPUS_PER_NODE} free CPUs for each of {len(self.actors)} actors?"
+                    f"{name}: expected its actor to be ready within {seconds:.0f} s; does the "
+                    f"cluster have {CPUS_PER_NODE} free CPUs for each of {len(self.actors)} actors?"
                 ) from error
             except errors.RayError as error:
                 reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -40,7 +40,7 @@ _FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 class Shown:
     """The rows of a page, one mapping each, with the row's number in the file as ``index``; the
     number of rows that did not fit; the file that the texts come from, if any; a remark to print
-    after the command; and what the page says of a guard's log."""
+    after the command; and a remark that the page makes about a guard's log."""
 
     rows: list[dict[str, Any]]
     left_out: int

@@ -51,8 +51,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "judged": Policy(on_reject=_NOT_UNLEARNT),
     "failures_only": Policy("drop", "skip"),
 }
-"""The policy of each preset. Where there are several rules, the first one that the trainer can
-carry out applies; a single rule that it cannot carry out is refused."""
+"""The policy of each preset. Of several rules, the first one that the trainer can carry out
+applies; a single rule that it cannot carry out is refused."""
 
 
 @checked

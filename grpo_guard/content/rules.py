@@ -171,7 +171,7 @@ class RuleVerifier(CompletionVerifier):
         counts = state.get("counts", self) if isinstance(state, dict) else self
         if counts is self or (counts is not None and self.counts is None):
             got = type(state).__name__ if counts is self else "counts"
-            raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
+            raise ValueError(f"{self.name}: expected what state_dict() returned, got {got}")
         if self.counts is not None:  # without counts in the state, start from nothing
             self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
 

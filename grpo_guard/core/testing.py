@@ -153,7 +153,7 @@ class VerifierContract:
         before, given = copy.deepcopy(batch), [*batch]
         self._verdicts(self.make(), batch, "no mutation")
         if len(batch) != len(given) or any(a is not b for a, b in zip(batch, given, strict=True)):
-            _fail("no mutation", "expected the batch as it was, got another list")
+            _fail("no mutation", "expected the batch unchanged, got a different list")
         if batch != before:
             _fail("no mutation", "expected completions as they were, got other contents")
 

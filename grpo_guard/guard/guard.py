@@ -73,8 +73,8 @@ class Guard:
 
     Args:
         verifier: The verifier that decides on each completion.
-        policy: What a decision does to a reward. Where there are several rules, `apply` uses the
-            first, and adapters use the first one that their trainer can carry out.
+        policy: What a decision does to a reward. If it has several rules, `apply` uses
+            the first, and adapters use the first one that their trainer can carry out.
         ledger: The ledger that receives every verdict.
         length_scaling: How ``Policy(on_long="scale")`` scales; None for `LengthScaling` defaults.
         identity: Proves who sent each completion, before any other check; if None, ``node`` is

@@ -26,7 +26,8 @@ def reading(whose: str) -> Iterator[None]:
         KeyError, TypeError, ValueError, AttributeError, OverflowError, sqlite3.IntegrityError,
     ) as error:  # fmt: skip
         refused = StateError(
-            f"{whose}: expected what state_dict() gave, got {type(error).__name__}: {error!s:.80}"
+            f"{whose}: expected what state_dict() returned, got {type(error).__name__}: "
+            f"{error!s:.80}"
         )
         if isinstance(error, ValueError):  # only our own messages are clear
             refused.why = f"{error!s:.80}"

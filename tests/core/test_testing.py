@@ -272,7 +272,7 @@ class NeedsServer(Sound):
         (Sorts, "decides: expected reject for example 1"),
         (Swaps, "order: expected"),
         (NeedsOne, "empty batch: expected a verdict, got IndexError"),
-        (PopsBatch, "no mutation: expected the batch as it was"),
+        (PopsBatch, "no mutation: expected the batch unchanged"),
         (WritesMetadata, "no mutation: expected completions as they were"),
         (Accumulates, "repeated call: expected 5 verdicts, one per completion, got 10"),
         (Remembers, "repeated call: expected accept for example 0, got reject"),

@@ -111,7 +111,7 @@ def test_guard_is_not_judged_by_an_attack_under_other_settings(folders: tuple[Pa
     for folder, defence, rate in zip(folders, ("none", "mine"), (0.001, 0.002), strict=True):
         one = run("text", defence, [0.1], [0.5], config={"lr": rate})
         write_json(folder / "results.json", {"runs": [one]})
-    with pytest.raises(ResultsError, match="defence 'mine', got another lr;"):
+    with pytest.raises(ResultsError, match="defence 'mine', got a different lr;"):
         merged(load_all(folders))
 
 

@@ -135,7 +135,7 @@ def test_unknown_id_is_looked_up_on_the_hub_once(monkeypatch: pytest.MonkeyPatch
         raise OSError("no such model\nand more")
 
     monkeypatch.setattr(huggingface_hub, "model_info", refused)
-    with pytest.raises(ValueError, match=r"gives no model nobody/nothing: OSError: no such model$"):
+    with pytest.raises(ValueError, match=r"has no model nobody/nothing: OSError: no such model$"):
         named.load("nobody/nothing", dtype="float32", device="cpu")
     assert asked == ["nobody/nothing"]
 

@@ -187,7 +187,7 @@ def test_malformed_length_records_are_refused_entirely(change):
     memory = NodeMemory()
     memory.observe(long_round(0))
     before = memory.state_dict()
-    with pytest.raises(ValueError, match=r"NodeMemory: expected what state_dict\(\) gave"):
+    with pytest.raises(ValueError, match=r"NodeMemory: expected what state_dict\(\) returned"):
         memory.load_state_dict(before | change)
     assert memory.state_dict() == before
 
@@ -228,7 +228,7 @@ def test_guard_with_in_memory_state_is_saved_too():
     [
         (
             {"format": 2},
-            "guard: expected what state_dict.. gave, got ValueError: format 2, but 1 is expected",
+            "expected what state_dict.. returned, got ValueError: format 2, but 1 is expected",
         ),
         ({"memories": {}}, "state: expected memories ledger, .*is it of a guard with other"),
         ({"memories": 3}, "state: expected memories"),
@@ -257,7 +257,7 @@ def test_ledger_refuses_malformed_rows(table, rows):
     ledger = presets.different_weights().ledger
     before = ledger.state_dict()
     broken = before | {"tables": before["tables"] | {table: rows}}
-    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) gave"):
+    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) returned"):
         ledger.load_state_dict(broken)
     assert ledger.state_dict() == before
 
@@ -280,7 +280,7 @@ def test_ledger_refuses_rows_that_would_degrade_it(damage):
     before = guard.ledger.state_dict()
     broken = json.loads(json.dumps(before))
     damage(broken["tables"])
-    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) gave"):
+    with pytest.raises(ValueError, match=r"ledger: expected what state_dict\(\) returned"):
         guard.ledger.load_state_dict(broken)
     assert guard.ledger.state_dict() == before
 
@@ -358,6 +358,6 @@ def test_usual_lengths_are_shared_and_saved(tmp_path):
     assert restored.known() == one.known()
     assert restored.longer_when_paid() == {"a"}
     for bad in ([["a", 1, 99.0, 1.0]], [["a", -1, 0, 0]], [["a", 1, float("nan"), 0]], [[1]], 3):
-        with pytest.raises(ValueError, match=r"UsualLengths: expected what state_dict\(\) gave"):
+        with pytest.raises(ValueError, match=r"UsualLengths: expected what state_dict\(\)"):
             restored.load_state_dict({"format": 1, "nodes": bad})
     assert restored.known() == one.known()

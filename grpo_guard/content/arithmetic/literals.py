@@ -42,7 +42,7 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
 def as_written(text: str) -> tuple[Rational, int] | None:
     """Return the value and decimals of a NUMBER token's text, or None if it cannot be read.
 
-    Commas are decimal commas only where nothing else is possible, as in ``0,67``.
+    Commas are decimal commas only if nothing else is possible, as in ``0,67``.
     """
     try:
         return literal(text, comma=False)[:2]

@@ -123,7 +123,7 @@ def conviction_from(plain: dict[str, Any]) -> Conviction:
 
 def _at_most(counts: dict[str, int], prompts: int) -> None:
     if max(counts.values(), default=0) > prompts:
-        raise ValueError(f"a count above the {prompts} prompts that it is of")
+        raise ValueError(f"a count above its {prompts} prompts")
 
 
 NEWCOMERS: Final = "newcomers, counted together"

@@ -93,8 +93,8 @@ def _together(votes: Mapping[tuple[str, bytes], Sequence[Vote]]) -> float:
 
 def _wins(votes: Sequence[Vote]) -> Floats:
     """Return what each bet wins on one completion, from the votes on its sentences."""
-    # One over the p-value where nothing is as foreign, else 0: a sentence's mean is 1, so that of
-    # the mean over sentences is 1 as well.
+    # A sentence scores 1 / p-value if nothing is as foreign, else 0. Its expected score is 1, and
+    # so is that of the mean over sentences.
     beyond = sum(1 / vote.p_value for vote in votes if vote.beyond) / len(votes)
     p_value = _TOLERANCE * len(votes) * min(vote.p_value for vote in votes)
     outlying = min(beyond / _TOLERANCE, 1 / _NONSENSE)

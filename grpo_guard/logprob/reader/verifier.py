@@ -150,7 +150,7 @@ class ReaderVerifier(Composed):
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None
         ):
-            raise ValueError(f"{self.name}: expected what state_dict() gave")
+            raise ValueError(f"{self.name}: expected what state_dict() returned")
         if self._sentences is not None:
             self._sentences.e_processes.load_state_dict(state["sentences"])
 
