@@ -40,7 +40,7 @@ TESTED = $(1)/bin/python tests/versions.py make $@
 PYTEST := OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest -n $(WORKERS) \
     --dist loadfile --ignore=tests/bench --ignore=tests/vllm
 
-#: make test            the tests of every promise that is checked fast (five minutes on two cores)
+#: make test            the tests of every promise that is checked fast (four to five minutes on two cores)
 test: $(READY)
 	$(PYTEST) -m "not slow"
 	@$(call TESTED,$(VENV))

@@ -171,6 +171,7 @@ def test_verl_rewards_are_finite_in_float32():
     assert not HookData(4).unusable
 
 
+@pytest.mark.slow
 def test_huge_range_of_ids_costs_little_memory():
     refused = f"completion_ids: expected at most {MAX_TOKENS}"
     tracemalloc.start()

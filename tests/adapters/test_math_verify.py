@@ -81,6 +81,7 @@ def test_grader_timeout_is_a_wrong_answer_and_guard_timeout_is_a_failure():
     assert GraderFailures(timeout=0.5).ask("slow", slow, "$x+1$") is FAILED
 
 
+@pytest.mark.slow
 def test_per_completion_adapters_grade_in_any_thread():
     def rm(args, sample):
         return right(sample.label, sample.response)

@@ -78,6 +78,7 @@ def test_any_text_gives_spans_within_it(text):
         assert 0 <= start < end <= len(text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # read again from each character, these would take longer
 def test_hostile_sizes_are_read_once():
     texts = [

@@ -222,6 +222,7 @@ def test_few_failures_do_not_stop_the_run():
     assert asked == [1.0, FAILED] * 20
 
 
+@pytest.mark.slow
 def test_failures_caused_by_peers_are_raised_and_not_counted():
     failures = GraderFailures(timeout=0.5, window=2, max_rate=0.0)
     assert failures.attempt("f", lambda: 1.0) == 1.0

@@ -52,6 +52,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 def test_each_fault_on_its_own():
     """Each with a server and a judge of its own, side by side, since they wait between attempts."""
 

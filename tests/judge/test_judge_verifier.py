@@ -238,6 +238,7 @@ def test_a_child_keeps_its_parents_connections_open(server):
         assert all(v.accepted and v.usage.requests == 1 for v in mine.result())
 
 
+@pytest.mark.slow
 def test_few_cases_are_in_progress_at_once():
     backend = Fake()
     backend.concurrency = 2

@@ -55,6 +55,7 @@ def test_honest_draws_win_nothing_on_average(p):
     assert (p @ factors(p, FLOAT32)).max() <= 1 + 1e-9
 
 
+@pytest.mark.slow
 @given(distributions)
 def test_bets_are_exact_without_drift(p):
     exact = replace(BITWISE, least_tail=1e-300)

@@ -98,6 +98,7 @@ def test_negative_controls_are_not_accepted():
         assert sum(v.accepted for v in verdicts) <= 0.1 * len(verdicts), name
 
 
+@pytest.mark.slow
 def test_ids_of_another_tokenizer_are_ignored():
     completion = as_text(honest(8, seed=5))[0]
     with_ids = Completion(

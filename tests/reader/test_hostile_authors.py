@@ -157,6 +157,7 @@ def evidence(rng, node, batches, foreign):
     return False
 
 
+@pytest.mark.slow
 def test_honest_answers_in_between_do_not_excuse_slogans():
     rng = random.Random(0)
     assert all(evidence(rng, "d", 40, foreign=4) for _ in range(10))

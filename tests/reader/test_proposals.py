@@ -56,6 +56,7 @@ def test_one_foreign_sentence_does_not_convict():
     assert NodeSentences(ALPHA, None).convicted(rows, once) == frozenset()
 
 
+@pytest.mark.slow
 def test_prompt_whose_answers_all_sound_odd_convicts_nobody():
     """Twelve answers to one prompt sound alike, so together they are evidence of one prompt."""
     rng, known, found = np.random.default_rng(2), NodeSentences(ALPHA, None), frozenset[str]()

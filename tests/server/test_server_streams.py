@@ -262,6 +262,7 @@ def unread(port, count, body, buffer=4096):
     return opened
 
 
+@pytest.mark.slow
 def test_unread_streams_are_not_judged_and_small_requests_are(caplog):
     caplog.set_level("INFO")
     verifier = Long()

@@ -62,6 +62,7 @@ def test_a_rule_that_changes_between_batches_judges_by_what_it_is_now(made):
     assert the_guard.verify([poison])[0].rejected
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_texts_that_hang_delay_no_batch_of_others(monkeypatch):
     monkeypatch.setattr(processes, "BASE_SECONDS", 3600.0)  # nobody waits for that

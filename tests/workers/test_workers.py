@@ -110,6 +110,7 @@ def test_a_text_that_costs_workers_abstains_and_no_other_does(how):
     assert not any(v.abstained for v in the_guard.verify(batch[:7]))
 
 
+@pytest.mark.slow
 def test_texts_that_hang_cost_only_themselves(monkeypatch):
     monkeypatch.setattr(processes, "BASE_SECONDS", 1.0)
     batch = [
