@@ -31,6 +31,7 @@ from grpo_guard.adapters.reward_function import (
     without_lengths,
 )
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
@@ -106,8 +107,7 @@ class GuardedGroup:
     """
 
     def __init__(self, workflow: Any, guard: Guard, size: int, tokenizer: Any = None) -> None:
-        if size < 1:
-            raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
+        require_count("GuardedGroup.size", size)
         self.guard = fitted(guard, "AReaL", without_lengths("AReaL"))
         self.workflow, self.size = workflow, size
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final
 from grpo_guard.adapters.received import Unread, claimed, read
 from grpo_guard.adapters.reward_function import fitted, require_ids_read, without_lengths
 from grpo_guard.adapters.traces import drawn_log_probs, review_all
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -111,8 +112,7 @@ class GuardGate:
     """
 
     def __init__(self, guard: Guard, least: int = 2) -> None:
-        if least < 1:
-            raise ValueError(f"GuardGate.least: expected an integer >= 1, got {least!r}")
+        require_count("GuardGate.least", least)
         self.guard, self.least = guard, least
         self._counts: Counter[str] = Counter()
 

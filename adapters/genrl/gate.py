@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.adapters.genrl.trees import Form, Tree, offered
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard.policy import Policy
 from grpo_guard.guard.review import Review
@@ -48,8 +49,8 @@ class Admission:
                 f"Admission.rejected: expected a number in [0, 1), got {self.rejected!r}"
             )
         for name, value in (("trees", self.trees), ("per_agent", self.per_agent)):
-            if value is not None and value < 1:
-                raise ValueError(f"Admission.{name}: expected an integer >= 1, got {value!r}")
+            if value is not None:
+                require_count(f"Admission.{name}", value)
 
     def drawn(self, swarm: Mapping[Any, Any], form: Form, known: Iterable[Any]) -> list[Tree]:
         """Draw the trees to judge from peers' payloads, ``{agent: {batch: [Payload]}}``; ``known``

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.sampling import SamplingSpec
@@ -64,8 +65,7 @@ class SampleConfig:
         """Refuse settings that would make the completions dishonest."""
         if self.spec.engine != "transformers":
             raise ValueError(f"spec.engine: expected 'transformers', got {self.spec.engine!r}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size: expected an integer >= 1, got {self.batch_size}")
+        require_count("batch_size", self.batch_size)
 
     @property
     def key(self) -> str:

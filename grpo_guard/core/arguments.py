@@ -152,10 +152,22 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def require_level(where: str, value: object) -> None:
-    """Raise ValueError unless a value is a Python or NumPy number in (0, 1)."""
-    if not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise ValueError(f"{where}: expected a number in (0, 1), got {value!r:.80}")
+def require_count(where: str, value: object, least: int = 1) -> None:
+    """Raise ValueError unless a value is a Python or NumPy integer >= ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{where}: expected an integer >= {least}, got {value!r:.80}")
+
+
+def require_level(where: str, value: object, below: float = 1.0) -> None:
+    """Raise ValueError unless a value is a Python or NumPy number in (0, ``below``)."""
+    if not isinstance(value, Real) or not 0 < float(value) < below:
+        raise ValueError(f"{where}: expected a number in (0, {below:g}), got {value!r:.80}")
+
+
+def require_share(where: str, value: object) -> None:
+    """Raise ValueError unless a value is a Python or NumPy number in (0, 1]."""
+    if not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{where}: expected a number in (0, 1], got {value!r:.80}")
 
 
 def whole(value: Any) -> int | None:

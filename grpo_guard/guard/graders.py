@@ -20,6 +20,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.forks import Lock
 from grpo_guard.guard.policy import AbstainError
 
@@ -105,9 +106,8 @@ class GraderFailures:
             raise ValueError(f"GraderFailures.timeout: expected seconds > 0, got {timeout!r}")
         if not 0 <= max_rate <= 1:
             raise ValueError(f"GraderFailures.max_rate: expected a share, got {max_rate!r}")
-        for name, value in (("window", window), ("concurrency", concurrency)):
-            if value < 1:
-                raise ValueError(f"GraderFailures.{name}: expected an integer >= 1, got {value!r}")
+        require_count("GraderFailures.window", window)
+        require_count("GraderFailures.concurrency", concurrency)
         self.timeout, self.max_rate, self.window = timeout, max_rate, window
         self.each, self.concurrency = each, concurrency
         self._begin()

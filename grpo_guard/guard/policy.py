@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
-from grpo_guard.core.arguments import is_count, is_finite, worded_class
+from grpo_guard.core.arguments import is_finite, require_count, worded_class
 from grpo_guard.core.naming import near
 from grpo_guard.core.quoting import shown
 
@@ -93,9 +93,7 @@ class Policy:
                 f"Policy.max_abstain_rate: expected a number in [0, 1], "
                 f"got {self.max_abstain_rate!r}"
             )
-        if not is_count(self.abstain_window, 1):
-            got = self.abstain_window
-            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got!r}")
+        require_count("Policy.abstain_window", self.abstain_window)
 
     def chosen(self, cannot: Mapping["Rule", str] | None = None) -> "Policy":
         """Reduce each argument to one rule: the first that can be carried out. ``cannot`` maps each

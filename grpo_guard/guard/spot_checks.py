@@ -36,6 +36,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from grpo_guard.core.arguments import require_share
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.p_values import smallest_p
@@ -112,10 +113,8 @@ class SpotCheck(Composed):
         if not members:
             raise ValueError("SpotCheck(): expected at least one verifier, got none")
         super().__init__(*members)
-        if not 0 < share <= 1:
-            raise ValueError(f"share: expected a number in (0, 1], got {share!r}")
-        if not 0 < newcomers <= 1:
-            raise ValueError(f"newcomers: expected a number in (0, 1], got {newcomers!r}")
+        require_share("share", share)
+        require_share("newcomers", newcomers)
         if isinstance(settled_after, bool) or not 1 <= settled_after < 2**62:
             raise ValueError(f"settled_after: expected a count >= 1, got {settled_after!r}")
         self.share, self.newcomers = share, max(newcomers, share)

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from grpo_guard.core.arguments import require_share
 from grpo_guard.nodes.fisher import log_choose
 
 _SLACK: Final = 1e-9
@@ -54,8 +55,7 @@ def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
         raise ValueError(f"sent: expected 1 to 1,000,000 completions, got {sent!r}")
     if not 0 <= poisoned <= sent:
         raise ValueError(f"poisoned: expected 0 to sent ({sent}), got {poisoned!r}")
-    if not 0 < share <= 1:
-        raise ValueError(f"share: expected a number in (0, 1], got {share!r}")
+    require_share("share", share)
     if not 0 <= power <= 1:
         raise ValueError(f"power: expected a number in [0, 1], got {power!r}")
     checked = checked_of(sent, share)

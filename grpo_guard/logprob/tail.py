@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.sampling import SamplingSpec
@@ -98,9 +99,8 @@ class TailProbabilityVerifier(LogProbVerifier):
         )
         if number_positions is None:
             number_positions = max(8, (sampling.max_new_tokens or 512) // 8)
-        for name, value in (("number", number_positions), ("answer", answer_positions)):
-            if not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name}_positions: expected an integer >= 0, got {value!r}")
+        require_count("number_positions", number_positions, least=0)
+        require_count("answer_positions", answer_positions, least=0)
         self.number_positions = number_positions
         self.answer_positions = answer_positions
         self.places = Places(tokenizer)

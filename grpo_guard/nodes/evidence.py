@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from grpo_guard.core.arguments import is_count
+from grpo_guard.core.arguments import require_count
 from grpo_guard.nodes.bets import WEIGHTS, Array, Bets, Tally, Tolerance
 from grpo_guard.nodes.e_process import log_shares, log_threshold
 from grpo_guard.nodes.history import History
@@ -123,8 +123,7 @@ class Comparison:
     ) -> None:
         if not 0 <= hostile <= 0.5:
             raise ValueError(f"hostile: expected a number in [0, 0.5], got {hostile!r}")
-        if not is_count(window, 2 * STRIDE):
-            raise ValueError(f"window: expected an integer >= {2 * STRIDE}, got {window!r}")
+        require_count("window", window, least=2 * STRIDE)
         self.bets = Bets(tolerance or Tolerance())
         self.hostile = hostile
         self.window = window

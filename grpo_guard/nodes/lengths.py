@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, Final, Protocol
 
-from grpo_guard.core.arguments import require_level
+from grpo_guard.core.arguments import require_count, require_level
 from grpo_guard.nodes.e_process import FLOOR, EProcess, log_add, log_threshold
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import number, reading, require_format, text
@@ -85,9 +85,8 @@ class NodeMemory(Memory):
         name: str = "lengths",
     ) -> None:
         require_level("NodeMemory.alpha", alpha)
-        if max_nodes < 3:
-            # If two nodes differ, it is unclear which one is honest.
-            raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
+        # If two nodes differ, it is unclear which one is honest.
+        require_count("NodeMemory.max_nodes", max_nodes, least=3)
         self.alpha = alpha
         self.max_nodes = max_nodes
         self._pairs: dict[tuple[str, str], EProcess] = {}

@@ -20,6 +20,7 @@ from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import COUNT, REJECT, REPORT, Kind, Severity
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept
@@ -129,9 +130,8 @@ class ArithmeticVerifier(RuleVerifier):
         ):
             if value not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        for name, limit in (("max_chars", max_chars), ("max_findings", max_findings)):
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {limit!r}")
+        require_count("max_chars", max_chars)
+        require_count("max_findings", max_findings)
         if on_wrong != "answer_right":
             severity = "reject" if on_wrong == "reject" else "report"
             rules = short_form(rules, severity, _WRONG)

@@ -22,6 +22,7 @@ from grpo_guard.content.code.wrapped import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORT
 from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
@@ -138,8 +139,7 @@ class CodeVerifier(RuleVerifier):
         if on_decoration not in get_args(Reaction):
             got = f"{on_decoration!r:.80}"
             raise ValueError(f"on_decoration: expected 'report' or 'reject', got {got}")
-        if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:
-            raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
+        require_count("max_chars", max_chars)
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
             raise ValueError(f"severity.{kind}: leave this kind out; {_GONE[kind]} covers it now")

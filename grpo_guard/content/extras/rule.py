@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.forks import Lock
 from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
@@ -38,11 +39,7 @@ class LibraryRule(RuleVerifier):
         self, *, max_characters: int = MAX_CHARACTERS, **rules: Unpack[RuleOptions]
     ) -> None:
         super().__init__(**rules)
-        if max_characters < 1:
-            raise ValueError(
-                f"{type(self).__name__}.max_characters: expected an integer >= 1, "
-                f"got {max_characters!r}"
-            )
+        require_count(f"{type(self).__name__}.max_characters", max_characters)
         if lacking(self.package) is not None:
             raise with_remedy(ModuleNotFoundError(name=self.package))
         self.max_characters = max_characters

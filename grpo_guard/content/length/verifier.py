@@ -13,6 +13,7 @@ from grpo_guard.content.length.compare import (
 from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.severity import REJECT, Kind, Severity
+from grpo_guard.core.arguments import require_count, require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -80,12 +81,8 @@ class LengthVerifier(RuleVerifier):
         **rules: Unpack[RuleOptions],
     ) -> None:
         super().__init__(**rules)
-        if not 0 < alpha < 0.5:
-            raise ValueError(f"LengthVerifier.alpha: expected a number in (0, 0.5), got {alpha!r}")
-        if isinstance(min_peers, bool) or not isinstance(min_peers, int) or min_peers < 1:
-            raise ValueError(
-                f"LengthVerifier.min_peers: expected an integer >= 1, got {min_peers!r}"
-            )
+        require_level("LengthVerifier.alpha", alpha, below=0.5)
+        require_count("LengthVerifier.min_peers", min_peers)
         self.alpha = alpha
         self.min_peers = min_peers
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of

@@ -22,6 +22,7 @@ from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.words import declared_words, ordinary_words, words_of
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, REJECT, Kind, Severity
+from grpo_guard.core.arguments import require_count, require_level, require_share
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import from_elsewhere
@@ -120,16 +121,12 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         confirm: bool = False,
         store: NodeStore | None = None,
     ) -> None:
-        if not 0 < alpha < 0.5:
-            raise _expected("alpha", "a number in (0, 0.5)", alpha)
+        require_level("RecurrenceVerifier.alpha", alpha, below=0.5)
         if swarm not in get_args(SwarmKind):
             raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
-        if not 0 < min_share <= 1:
-            raise _expected("min_share", "a number in (0, 1]", min_share)
-        limits = (("max_nodes", max_nodes, 2), ("max_characters", max_characters, 1))
-        for option, value, least in limits:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _expected(option, f"an integer >= {least}", value)
+        require_share("RecurrenceVerifier.min_share", min_share)
+        require_count("RecurrenceVerifier.max_nodes", max_nodes, least=2)
+        require_count("RecurrenceVerifier.max_characters", max_characters)
         declared = declared_words(ordinary)
         self.swarm = swarm
         # In a homogeneous swarm, a text has so many features that sending them takes as long as

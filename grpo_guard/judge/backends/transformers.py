@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.forks import Lock
 from grpo_guard.core.quoting import one_line
 from grpo_guard.core.verdict import Cause
@@ -62,8 +63,8 @@ class TransformersBackend(Backend):
         local_files_only: bool = False,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("max_prompt_tokens", max_prompt_tokens)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+            if value is not None:
+                require_count(name, value)
         self.model = str(model)
         self.device = device
         self.batch_size = batch_size

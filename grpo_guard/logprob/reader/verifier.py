@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from grpo_guard.content.kinds import KINDS
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.severity import REPORT, Severity
-from grpo_guard.core.arguments import is_finite
+from grpo_guard.core.arguments import require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.forks import Lock
 from grpo_guard.core.p_values import p_text
@@ -116,12 +116,12 @@ class ReaderVerifier(Composed):
         store: NodeStore | None = None,
     ) -> None:
         super().__init__(verifier)
-        _require_level("level", level)
-        _require_level("excuse", excuse)
+        require_level("level", level, below=0.5)
+        require_level("excuse", excuse, below=0.5)
         if excuse < level:
             raise ValueError(f"excuse: expected at least level={level}, got {excuse}")
         if alpha is not None:
-            _require_level("alpha", alpha)
+            require_level("alpha", alpha, below=0.5)
         self.verifier = verifier
         self.reader = reader
         self.level = level
@@ -303,11 +303,6 @@ class ReaderVerifier(Composed):
             cause = Cause.OUT_OF_MEMORY if "memory" in str(results.unread) else Cause.FAULT
             return abstain(self.name, cause, f"the reader could not read a span: {results.unread}")
         return accept(self.name)
-
-
-def _require_level(option: str, value: object) -> None:
-    if not is_finite(value) or not 0 < value < 0.5:
-        raise ValueError(f"{option}: expected a number in (0, 0.5), got {value!r:.80}")
 
 
 def _text(span: TextSpan) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from grpo_guard.core.arguments import require_count
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.scorers.top_stats import Position
 
@@ -65,9 +66,8 @@ class ServerBackend:
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url: expected http:// or https://..., got {self.base_url!r}")
-        for name in ("concurrency", "attempts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)!r}")
+        require_count("concurrency", self.concurrency)
+        require_count("attempts", self.attempts)
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise ValueError(f"timeout: expected seconds > 0, got {self.timeout!r}")
         if find_spec("openai") is None:  # fail now rather than in the middle of training
