@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
-from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.cli.terminal import echo, exit_with, terminal
 from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
@@ -239,11 +239,9 @@ def demo(
     try:
         run_demo(out, config=config, console=terminal(), command=command)
     except KeyboardInterrupt:
-        echo("\nstopped; nothing was written", err=True)
-        raise typer.Exit(130) from None
+        exit_with("\nstopped; nothing was written", 130)
     except (RunError, OSError) as error:
-        echo(f"demo: {error}", err=True)
-        raise typer.Exit(1) from None
+        exit_with(f"demo: {error}", 1)
 
 
 def bench(given: typer.Context) -> None:
@@ -336,8 +334,7 @@ def _run(config: "DetectConfig", out: Path) -> list["Summary"]:
         write_json(out / "results.json", results)
         write_rows(out / "rows.jsonl", rows)
     except KeyboardInterrupt:
-        echo(f"stopped; run it again to continue from {out}", err=True)
-        raise typer.Exit(130) from None
+        exit_with(f"stopped; run it again to continue from {out}", 130)
     except ValueError as error:
         fail(str(error))
     except (NotEnoughError, OSError) as error:
@@ -378,5 +375,4 @@ def require(command: str, *modules: str) -> None:
 
 def fail(message: str, *, code: int = 2) -> NoReturn:
     """End the command with a message; code 2 is for bad input, 1 for a failure."""
-    echo(f"error: {message}", err=True)
-    raise typer.Exit(code)
+    exit_with(f"error: {message}", code)

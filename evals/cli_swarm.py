@@ -7,9 +7,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.cli.terminal import echo, exit_with, terminal
 from grpo_guard.core.quoting import counted
 from grpo_guard.evals.cli import TRAINING, fail, require
 from grpo_guard.evals.limits import end_where_broken
@@ -131,8 +129,7 @@ def _run(specs: list["Spec"], options: SwarmOptions) -> None:
         loaded = load_results(out / "results.json")
         (out / "table.md").write_text(markdown_table(loaded), encoding="utf-8")
     except KeyboardInterrupt:
-        echo(f"\nstopped; finished work is kept in {out}. To continue: {command}", err=True)
-        raise typer.Exit(130) from None
+        exit_with(f"\nstopped; finished work is kept in {out}. To continue: {command}", 130)
     except (CheckpointError, ValueError) as error:
         fail(str(error))
     except (RayMissingError, RunError) as error:

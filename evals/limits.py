@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from grpo_guard.cli.terminal import echo
+from grpo_guard.cli.terminal import exit_with
 from grpo_guard.evals.roles import attack_free
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ def end_where_broken(
         elif row.metric == _RIGHT or detected:
             kind = HONEST if detected else f"right honest answers under {row.attack}"
             broken += _beyond(row, kind, max_honest, "at most")
-    for line in broken:
-        echo(f"failed: {line}", err=True)
     if broken:
-        raise typer.Exit(1)
+        exit_with("\n".join(f"failed: {line}" for line in broken), 1)
 
 
 def _beyond(row: "Summary", kind: str, limit: float | None, bound: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.cli.terminal import echo, exit_with, terminal
 from grpo_guard.evals.cli import fail, require
 
 if TYPE_CHECKING:
@@ -63,11 +63,9 @@ def probe(
         problems = _problems(data, task, n, seed)
         verifier.check()
     except (ConfigError, InputError) as error:
-        echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        exit_with(str(error))
     except Exception as error:  # the judge is unreachable; the message says how to fix it
-        echo(f"{config}: {error}", err=True)
-        raise typer.Exit(2) from None
+        exit_with(f"{config}: {error}")
     result = probe(verifier, cases(problems, seed, reference=reference))
     print_table(terminal(), table(result), result.judge)
     echo(result.cost)
@@ -77,10 +75,8 @@ def probe(
         except OSError as error:
             fail(f"{out}: {error}", code=1)
     missed = _missed(result, OVERALL, max_attacks, min_honest)
-    for line in missed:
-        echo(line, err=True)
     if missed:
-        raise typer.Exit(1)
+        exit_with("\n".join(missed), 1)
 
 
 def table(result: ProbeResult) -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grpo_guard.cli.inputs import Mapped, bad_input, reads_log_probs, require_folder_of, writing
-from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.cli.terminal import echo, exit_with, terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,11 +75,9 @@ def calibrate(
         place = (
             source if error.index is None else f"{source}:{_line_of(source, error.index, mapped)}"
         )
-        echo(f"{place}: {error}", err=True)
-        raise typer.Exit(2) from None
+        exit_with(f"{place}: {error}")
     except OutOfMemoryError as error:
-        echo(f"{source}: {error}; a larger memory_budget may help", err=True)
-        raise typer.Exit(1) from None
+        exit_with(f"{source}: {error}; a larger memory_budget may help", 1)
     with writing(out):
         write_whole(out, result.model_dump_json(indent=2) + "\n")
     terminal().print(table(result))

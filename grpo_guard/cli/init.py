@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from grpo_guard.cli.inputs import bad_input, writing
-from grpo_guard.cli.terminal import echo
+from grpo_guard.cli.terminal import echo, exit_with
 from grpo_guard.core.pages import page
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def init(
     Asks the questions that no option answers. Does not overwrite an existing file.
     """
     if str(out) != "-" and out.exists():
-        echo(f"{out}: expected a new file, got one that exists; -o FILE writes another", err=True)
-        raise typer.Exit(2)
+        exit_with(f"{out}: expected a new file, got one that exists; -o FILE writes another")
     try:
         if same_weights is None:
             same_weights = _asked("Do all nodes hold the same weights?", False)
@@ -91,13 +90,11 @@ def init(
     except typer.Abort:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        echo(
+        exit_with(
             "\ninit: expected answers on standard input, got its end; the options "
             "--same-weights or --different-weights, --seeds or --no-seeds and --names or "
-            "--no-names answer the questions",
-            err=True,
+            "--no-names answer the questions"
         )
-        raise typer.Exit(2) from None
     text = guard_text(same_weights, bool(seeds), names)
     if str(out) == "-":
         echo(text.rstrip())

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from grpo_guard.cli.terminal import echo
+from grpo_guard.cli.terminal import echo, exit_with
 
 Mapped: TypeAlias = Annotated[
     list[str] | None,
@@ -27,8 +27,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except refused as error:
-        echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        exit_with(str(error))
 
 
 def require_folder_of(out: Path) -> None:
@@ -70,10 +69,8 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if str(out) != "-" and not out.parent.is_dir():
-            echo(_no_folder(out), err=True)
-            raise typer.Exit(2) from None
-        echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
-        raise typer.Exit(1) from None
+            exit_with(_no_folder(out))
+        exit_with(f"{out}: expected a writable file, got {error.strerror}", 1)
 
 
 def reads_log_probs(leaf: dict[str, Any]) -> bool:

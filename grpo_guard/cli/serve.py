@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from grpo_guard.cli.terminal import echo
+from grpo_guard.cli.terminal import echo, exit_with
 from grpo_guard.core.quoting import log_handler
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def serve(
     """
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        _refuse(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
+        exit_with(f"serve needs {' and '.join(missing)}: pip install 'grpo-guard[server]'")
     _token()  # an empty one is refused before the guard is built
     from grpo_guard.server.setup import Settings
 
     for name, value in (("--timeout", timeout), ("--batch-wait-ms", batch_wait_ms)):
         if not value < float("inf"):
-            _refuse(f"{name}: expected a number, got {value}")
+            exit_with(f"{name}: expected a number, got {value}")
     limits = {
         "seconds": timeout,
         "running": concurrency,
@@ -82,12 +82,12 @@ def _serve_here(settings: "Settings", host: str, port: int) -> None:
     try:
         app, notes = build(settings)
     except SetupError as error:
-        _refuse(str(error))
+        exit_with(str(error))
     _announce(host)
     for note in notes:
         echo(note, err=True)
     if not run.listen(app, host, port):
-        raise _taken(host, port)
+        _refuse_taken(host, port)
 
 
 def _serve_in_workers(settings: "Settings", host: str, port: int, workers: int) -> None:
@@ -101,9 +101,9 @@ def _serve_in_workers(settings: "Settings", host: str, port: int, workers: int) 
     try:
         guard_config = GuardConfig.from_yaml(Path(settings.config))
     except ConfigError as error:
-        _refuse(str(error))
+        exit_with(str(error))
     if guard_config.identity is not None:
-        _refuse(
+        exit_with(
             "--workers: expected 1 with identity, which remembers used envelopes in one process, "
             f"got {workers}: each would accept the same envelope once"
         )
@@ -119,9 +119,9 @@ def _serve_in_workers(settings: "Settings", host: str, port: int, workers: int) 
         listened = run.listen_in_workers(app, host, port, workers)
         refused = Path(counts) / REFUSED
         if refused.exists():
-            _refuse(refused.read_text(encoding="utf-8"))
+            exit_with(refused.read_text(encoding="utf-8"))
         if not listened:
-            raise _taken(host, port)
+            _refuse_taken(host, port)
 
 
 def _announce(host: str) -> None:
@@ -139,15 +139,12 @@ def _announce(host: str) -> None:
     echo(PATHS, err=True)
 
 
-def _taken(host: str, port: int) -> typer.Exit:
-    """Say what to do if the server cannot listen on an address; return the exception that ends the
-    command."""
-    echo(
+def _refuse_taken(host: str, port: int) -> NoReturn:
+    exit_with(
         f"--port: expected a free one on {host}, got {port}, on which the server cannot listen; "
         "--port N takes another, 0 any free one",
-        err=True,
+        1,
     )
-    return typer.Exit(1)
 
 
 def _token() -> str | None:
@@ -155,11 +152,6 @@ def _token() -> str | None:
     if token is None:
         return None
     # An unset variable in a deployment template becomes empty, which must not disable the check.
-    return token.strip() or _refuse(
+    return token.strip() or exit_with(
         f"{TOKEN}: expected a token, got an empty one; unset it to serve without"
     )
-
-
-def _refuse(problem: str) -> NoReturn:
-    echo(problem, err=True)
-    raise typer.Exit(2)

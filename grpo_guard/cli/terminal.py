@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -30,6 +30,12 @@ _NO_CHOICE = re.compile(r"'([^']{1,200})' is not one of ('.{1,2000}')\.\Z", re.D
 def echo(text: str = "", *, err: bool = False) -> None:
     """Write a line to standard output, or to standard error."""
     typer.echo(printable(text), err=err)
+
+
+def exit_with(message: str, code: int = 2) -> NoReturn:
+    """End the command with a message on standard error and this exit status."""
+    echo(message, err=True)
+    raise typer.Exit(code)
 
 
 def terminal(**options: Any) -> "Console":
@@ -135,8 +141,7 @@ def _missing_extras() -> Iterator[None]:
 
         if (shown := with_remedy(error)) is error:
             raise  # not in any extra: one of the user's own modules is broken
-        echo(str(shown), err=True)
-        raise typer.Exit(2) from None
+        exit_with(str(shown))
 
 
 @contextmanager

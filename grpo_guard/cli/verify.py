@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 import typer
 
 from grpo_guard.cli.inputs import Mapped, bad_input, require_folder_of, tell_left_out, writing
-from grpo_guard.cli.terminal import echo, terminal
+from grpo_guard.cli.terminal import echo, exit_with, terminal
 
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row, Rows
@@ -140,8 +140,7 @@ def verify(
     )  # fmt: skip
     echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
     if complaint := counted.too_many_abstained(most_abstained):
-        echo(complaint, err=True)
-        raise typer.Exit(3)
+        exit_with(complaint, 3)
 
 
 def _require_no_page(out: Path) -> None:
@@ -191,8 +190,7 @@ def _verify_file(
             with writing(out):
                 _verify_all(rows, guard, written, done, counted, _input(source, mapped, out))
         except KeyboardInterrupt:
-            echo(f"stopped; {out} holds the first verdicts, --resume continues", err=True)
-            raise typer.Exit(130) from None
+            exit_with(f"stopped; {out} holds the first verdicts, --resume continues", 130)
     return counted, guard.policy.max_abstain_rate
 
 
