@@ -160,7 +160,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
     tokens: list[Token] = []
     add = tokens.append
     begin, stop = -1, 0  # span of the words being joined into one token
-    skip = 0
+    skip = 0  # end of a key that spans several words
     for match in _TOKEN.finditer(text, start, end):
         index, group = match.lastindex, match.lastgroup
         if index is None:
@@ -179,7 +179,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
             for word in piece.split():
                 at, place = place, place + len(word) + 1
                 if at < skip:
-                    continue  # inside a key that spans several words
+                    continue
                 key = _key(text, at, end) if word.lower() in KEY_STARTS else None
                 if key is None and begin >= 0 and at == stop + 1 and text[stop] == " ":
                     stop = at + len(word)
@@ -200,20 +200,22 @@ def scan(text: str, start: int, end: int) -> list[Token]:
             add(_token((NUMBER, piece, place, stopped)))
             continue
         read = _SYMBOLS.get(piece) if group == "i" or group == "s" else None
-        if read is None:
-            read = None if piece in _DROPPED else _read(group, piece, text, place)
-            if read is None:
-                continue
-        kind, meaning = read
-        add(_token((kind, meaning, place, stopped)))
-        if meaning == "^" and group == "v":
-            raised = piece.translate(_SUPERSCRIPTS)
-            if raised[0] == "-":
-                add(_token((SIGN, "-", place, stopped)))
-            add(_token((NUMBER, raised.lstrip("-"), place, stopped)))
+        if read is None and piece not in _DROPPED:
+            read = _read(group, piece, text, place)
+        if read is not None:
+            add(_token((*read, place, stopped)))
+            if group == "v" and read[1] == "^":
+                tokens += _raised(piece, place, stopped)
     if begin >= 0:
         add(_token((WORDS, text[begin:stop], begin, stop)))
     return tokens
+
+
+def _raised(piece: str, place: int, stopped: int) -> list[Token]:
+    """Return the tokens of a superscript after its power sign, such as ``⁻¹``."""
+    digits = piece.translate(_SUPERSCRIPTS)
+    sign = [Token(SIGN, "-", place, stopped)] if digits[0] == "-" else []
+    return [*sign, Token(NUMBER, digits.lstrip("-"), place, stopped)]
 
 
 def _key(text: str, place: int, end: int) -> Token | None:
