@@ -211,11 +211,11 @@ def _number(score: Any) -> float | None:
 def _key(data: Any) -> tuple[str | None, int | None]:
     """The key that sibling trajectories share: the prompt's uid and the step."""
     columns = data.non_tensor_batch
-    hook_data = hook_data_of(columns)
-    step = columns.get("global_steps")
-    number = hook_data.step if hook_data else None if step is None else int(step[-1])
-    uid = columns.get("uid")
-    return None if uid is None else str(uid[-1]), number
+    uid, steps = columns.get("uid"), columns.get("global_steps")
+    step = None if steps is None else int(steps[-1])
+    if hook_data := hook_data_of(columns):
+        step = hook_data.step
+    return None if uid is None else str(uid[-1]), step
 
 
 def _into_workers(inner: Any, failures: GraderFailures) -> bool:

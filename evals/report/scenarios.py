@@ -68,15 +68,11 @@ def scenarios(results: Results) -> list[Scenario]:
     for attack, where in sorted(attacks, key=lambda key: (place[key[0]], key[1])):
         defences = ordered_defences(key[2] for key in pools if key[:2] == (attack, where))
         guarded = [name for name in defences if name not in (NONE, COIN)]
+        labels = {NONE: "undefended"}
+        if len(guarded) == 1 and not own_guard(guarded[0]):
+            labels[guarded[0]] = "guarded"
         series = {
-            name: Series(
-                "undefended"
-                if name == NONE
-                else "guarded"
-                if len(guarded) == 1 and not own_guard(name)
-                else name,
-                _seeds(pools[attack, where, name]),
-            )
+            name: Series(labels.get(name, name), _seeds(pools[attack, where, name]))
             for name in defences
         }
         quiet = SILENT + attack.removeprefix(plain(attack))  # the same share of malicious nodes

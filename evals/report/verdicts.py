@@ -113,7 +113,7 @@ def judge(scenario: Scenario, series: Series) -> Case:
     failed = any(certain for _, certain in effect)
     lacks = untested_because(scenario)
     untested = lacks is not None or attack_free(scenario.attack)
-    kept_out = False if failed else None if untested else not effect
+    kept_out = None if untested and not failed else not effect
     if sure:
         state = State.FAILED if failed else State.COSTLY
         reasons = (*sure, *unsure, *([lacks] if lacks else []))

@@ -38,7 +38,7 @@ FEW_BRACKETS: Final = 60
 
 def _utf8_bytes(character: str) -> int:
     code = ord(character)
-    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+    return 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
 
 
 class Source:

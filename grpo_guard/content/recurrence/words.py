@@ -14,6 +14,7 @@ appear in its prompt.
 """
 
 import re
+import string
 from collections.abc import Iterable, Iterator, Set
 from functools import cache
 from importlib.resources import files
@@ -28,10 +29,11 @@ ANY: Final = "_"
 """The placeholder for a word that occurs in the prompt."""
 
 _ENDS: Final = ".!?\n\r:;"
-_ASCII: Final = {
-    code: END if chr(code) in _ENDS else chr(code).lower() if chr(code).isalpha() else " "
-    for code in range(128)
-}
+_ASCII: Final = (
+    dict.fromkeys(range(128), " ")
+    | {ord(c): c.lower() for c in string.ascii_letters}
+    | dict.fromkeys(map(ord, _ENDS), END)
+)
 # Non-ASCII characters common in English solutions. Once they are replaced, the text is ASCII and
 # takes the faster path.
 _TYPOGRAPHY: Final = "’‘“”–—−×÷•·…°€£½¼¾²³\u00a0"

@@ -131,8 +131,10 @@ def _latin(char: str) -> str:
     last = unicodedata.name(char, "").rpartition(" ")[2]
     if last == "ALPHA":
         return "a"
+    if len(last) == 1:
+        return last.lower()
     plain = unicodedata.normalize("NFKC", char).strip("()").lower()
-    return last.lower() if len(last) == 1 else plain if plain.isascii() else char
+    return plain if plain.isascii() else char
 
 
 SCREENS: Final = (Screen("homoglyph", REJECT, homoglyphs),)

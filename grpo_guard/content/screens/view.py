@@ -219,7 +219,8 @@ def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
         belongs: Whether an ASCII character belongs to the class.
         others: Whether the class can contain non-ASCII characters; not supported by `View.runs`.
     """
-    return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
+    within = [bool(belongs(chr(code))) for code in range(128)] + [others] * 128
+    return bytes(ord("n" if inside else ".") for inside in within)
 
 
 _FILE = Path(__file__).with_name("words.json")
