@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tenacity
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.quoting import one_line
+from grpo_guard.core.quoting import one_line, shown
 from grpo_guard.core.redaction import hidden
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
@@ -313,7 +313,12 @@ def _address(url: str) -> str:
     except (AttributeError, TypeError, ValueError):
         good = False
     if not good or not url.isprintable() or " " in url:
-        raise ValueError("remote.url: expected http(s)://HOST[:PORT] without a path")
+        # What stands before an @ may be a token.
+        got = "one with a password" if isinstance(url, str) and "@" in url else shown(url)
+        raise ValueError(
+            "remote.url: expected http(s)://HOST[:PORT] without a path, such as "
+            f"http://127.0.0.1:8080, got {got}"
+        )
     return url.rstrip("/")
 
 
