@@ -135,7 +135,7 @@ FILES = {
     ),
     "beside without a list": (
         "preset: different_weights\nbeside: {type: code}",
-        r"different_weights.beside: expected a list such as \[\{type: code\}\], got a mapping; put it in square",
+        r"beside: expected a list such as \[\{type: code\}\], got a mapping; put it in square",
     ),
     "a bare name beside": (
         "preset: different_weights\nbeside: [code]",

@@ -52,7 +52,8 @@ def calls(tmp_path):
             yield maker, {name: given[name] for name in needed}, [p.name for p in own]
 
 
-def test_each_argument_of_the_public_interface_is_named_if_its_type_is_wrong(tmp_path):
+def test_each_argument_of_the_public_interface_is_named_if_its_type_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # "x" is a folder's path
     unnamed, tried = [], 0
     for maker, needed, names in calls(tmp_path):
         for name in names:
