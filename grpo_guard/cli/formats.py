@@ -193,6 +193,9 @@ def _missing(
     meant = _guesses(missing, unread)
     if "text" in missing:
         meant = _with_answer_as_text(meant, row)
+    for field in missing.keys() & mapped.keys():  # a misspelt column
+        if nearest := near(list(map(str, unread)), mapped[field]):
+            meant = {**meant, field: nearest[0]}
     options = {
         f: meant.get(f, "COLUMN") if f in missing else mapped[f] for f in (*missing, *mapped)
     }

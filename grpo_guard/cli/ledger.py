@@ -12,6 +12,8 @@ from grpo_guard.cli.terminal import echo, terminal
 from grpo_guard.core.quoting import shown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
     from rich.table import Table
 
@@ -26,6 +28,12 @@ e      What a stake of 1, bet on the node being worse than its peers, became.
 level  How far e has come, on a logarithmic scale, to what excludes the node.
        1: hard, its completions are rejected. 0.5: soft, it is only watched.
        It fades while no new evidence comes."""
+LEGEND_OF_COUNTS: Final = """\
+e  What a stake of 1, bet on the node having a finding more often than its
+   peers, became. From {loss} on, its completions with a finding are rejected,
+   and no others ({nodes} nodes / the default count_alpha of 0.0005)."""
+_OF_LOG_PROBS: Final = "_fortunes"
+"""How the names of memories that log-prob verifiers keep of nodes end."""
 _LEGEND_OF_PHRASES: Final = """\
 A rejection for what a node repeats (recurrence) is no evidence and does not
 count here; such rejections are for:"""
@@ -94,7 +102,7 @@ def show(
     for hint in shown.hints:
         echo(hint_line(hint))
     if rules:
-        echo(f"rules that count findings, for --book: {', '.join(rules)}")
+        echo(f"rules that count findings, for --book: {', '.join(map(worst_of(path), rules))}")
     for line in shown.notes:
         echo(line)
 
@@ -155,6 +163,8 @@ def ledger_file(path: Path) -> Path:
         raise LedgerError(f"{path}: expected {expected}, got a folder without {FILE}")
     if not file.exists():
         raise LedgerError(f"{path}: {nowhere(path, expected)}")
+    if path.suffix in (".yaml", ".yml"):
+        raise LedgerError(f"{path}: expected {expected}, got YAML")
     return file
 
 
@@ -162,7 +172,7 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
     """List a counting rule's evidence on each node as e-values, largest first."""
     import json
 
-    from grpo_guard.nodes.counts import counted_in
+    from grpo_guard.nodes.counts import COUNT_ALPHA, counted_in, log_loss
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.stored import named
 
@@ -174,7 +184,27 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
         return json.dumps(
             {"nodes": [{"node": name, "log_e": -log} for log, name in shown]}, indent=2
         )
-    return "\n".join(f"{shown_name(name)}  e = 10^{-log / 2.302585:.1f}" for log, name in shown)
+    lines = [f"{shown_name(name)}  e = {_power(-log)}" for log, name in shown]
+    if book.endswith(_OF_LOG_PROBS):
+        return "\n".join(lines)
+    loss = _power(log_loss(COUNT_ALPHA, len(found)))
+    return "\n".join([*lines, LEGEND_OF_COUNTS.format(loss=loss, nodes=max(3, len(found)))])
+
+
+def worst_of(path: Path) -> Callable[[str], str]:
+    """Return a function that names a counting rule, and the node that it has most against."""
+    from grpo_guard.nodes.counts import counted_in
+
+    def named(rule: str) -> str:
+        found = counted_in(path, rule).log_e_values()
+        name = max(found, key=found.__getitem__)
+        return f"{rule} ({shown_name(name)}: e = {_power(found[name])})"
+
+    return named
+
+
+def _power(log_e: float) -> str:
+    return f"10^{log_e / 2.302585:.1f}"
 
 
 def table(console: Console, nodes: list[Standing], title: str) -> Table:
@@ -235,7 +265,7 @@ def evidence(standing: Standing) -> tuple[str, str]:
     """Format a node's e-value, as a power of ten because it grows without limit, and its level."""
     if standing.peers < 2:
         return "-", "-"
-    return f"10^{standing.log_e / 2.302585:.1f}", f"{standing.level:.2f}"
+    return _power(standing.log_e), f"{standing.level:.2f}"
 
 
 def reasons_line(standing: Standing) -> str:

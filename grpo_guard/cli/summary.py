@@ -16,6 +16,7 @@ from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.abstentions import REMEDIES
 from grpo_guard.guard.idle import idle_without
+from grpo_guard.nodes.counts import FREQUENT_KIND
 
 MOST_NODES = 10_000
 """Maximum number of nodes counted by name. A sender can invent any number of names, so further
@@ -54,6 +55,10 @@ _MEANINGS = {
     "itself rejects the equation"
 }
 """What it means that a completion with a kind of finding is accepted."""
+_EARLIER = (
+    "Rows before their node's conviction stay accepted; with state: in the guard file, the same "
+    "command again rejects them"
+)
 
 
 def _described(what: str, one: Mapping[str, Any], more: str) -> str:
@@ -165,8 +170,11 @@ class Summary:
             parts = ["\n\n".join([self.table.totals() + wrote, *self.table.tables(), ""])]
         else:
             parts = self._counts(wrote)
+        counted = any(one["kind"] == FREQUENT_KIND for one in self._rejected_for.commonest())
         parts += [
-            _described("accepted with", one, _MEANINGS.get(one["kind"], ""))
+            _described(
+                "accepted with", one, _MEANINGS.get(one["kind"], _EARLIER if counted else "")
+            )
             for one in self._accepted_with.commonest()
             if self.table is None or one["kind"] in _MEANINGS
         ]

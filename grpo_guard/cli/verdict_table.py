@@ -61,6 +61,7 @@ class VerdictTable:
         except ValueError:
             raise ValueError(
                 f"outcome: expected accept, reject or abstain, got {shown(line.get('outcome'))}"
+                f"; {no_verdict(line, 'completions need --config')}"
             ) from None
         findings = line.get("findings")
         first = findings[0] if isinstance(findings, list) and findings else {}
@@ -125,6 +126,13 @@ class VerdictTable:
         if nodes and set(self._nodes) != {_UNKNOWN}:
             parts.append(printed(("node", *(o.value for o in Outcome), "example"), nodes))
         return parts
+
+
+def no_verdict(line: Mapping[str, Any], otherwise: str) -> str:
+    """Say where the verdicts are that a line lacks; ``otherwise`` says it for completions."""
+    if "sha256" in line and "beginning" in line:
+        return "a line of serve --audit has no verdict; log: FILE in the guard file writes verdicts"
+    return otherwise
 
 
 def verdict_lines(path: Path, takes: str, otherwise: str) -> Iterator[tuple[int, dict[str, Any]]]:

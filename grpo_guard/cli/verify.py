@@ -196,7 +196,8 @@ def _verify_file(
 
 def _required(given: Path | None, name: str) -> Path:
     if given is None:
-        hint = "; grpo-guard init writes a guard file" if name == "--config" else ""
+        config = name == "--config"
+        hint = "; grpo-guard init writes a guard file" if config else "; - is standard output"
         raise typer.BadParameter(f"expected {name} FILE, got none{hint}", param_hint=f"'{name}'")
     return given
 

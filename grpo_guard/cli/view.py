@@ -21,6 +21,7 @@ from grpo_guard.cli.verdict_table import (
     VerdictTable,
     deciding,
     deciding_p_values,
+    no_verdict,
     verdict_lines,
 )
 from grpo_guard.core.quoting import counted, shown
@@ -118,7 +119,8 @@ def shown_rows(
         if "outcome" not in data or "index" not in data:
             raise InputError(
                 f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify or a "
-                "guard's log wrote, got one without outcome and index; completions follow --in"
+                "guard's log wrote, got one without outcome and index"
+                f"; {no_verdict(data, 'completions follow --in')}"
             )
         if total == 0:
             known = data["input"] if isinstance(data.get("input"), dict) else {}

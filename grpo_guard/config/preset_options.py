@@ -104,7 +104,9 @@ def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
 def _nodes(value: Any) -> Any:
     """Check a preset's list of additional verifiers, raising the errors of `not_a_node`."""
     if not isinstance(value, list):
-        raise ValueError(f"expected a list such as [{{type: code}}], got {shown(value)}")
+        one = isinstance(value, dict)
+        got = "a mapping; put it in square brackets" if one else shown(value)
+        raise ValueError(f"expected a list such as [{{type: code}}], got {got}")
     for i, node in enumerate(value):
         if not isinstance(node, dict):
             raise ValueError(f"item {i}: {not_a_node(node)}")

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.core.arguments import is_finite, several_verifiers, worded
+from grpo_guard.core.arguments import expected_verifier, is_finite, several_verifiers, worded
 from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.model_paths import missing
@@ -64,7 +64,11 @@ def checked(preset: F) -> F:
         if not isinstance(kwargs.get("policy"), Policy | None):
             raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
         if "beside" in kwargs:
-            kwargs["beside"] = several_verifiers(f"presets.{name}.beside", kwargs["beside"])
+            where = f"presets.{name}.beside"
+            kwargs["beside"] = several_verifiers(where, kwargs["beside"])
+            for i, member in enumerate(kwargs["beside"]):
+                if not isinstance(member, CompletionVerifier):
+                    raise expected_verifier(f"{where}[{i}]", member)
         return made(*args, **kwargs)
 
     return call  # type: ignore[return-value]

@@ -154,6 +154,8 @@ class _Builder:
         inner = options.pop(key)
         if not isinstance(inner, list) or not inner:
             got = "an empty one" if inner == [] else shown(inner)
+            if isinstance(inner, dict):
+                got = "a mapping; put it in square brackets"
             raise ConfigError(f"{where}.{key}: expected a non-empty list, got {got}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
         model = options_of(key, _COMBINATORS[key])

@@ -18,7 +18,7 @@ from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.turns import OwnText, own_text, turns
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.nodes.counts import NOTHING, Counts
+from grpo_guard.nodes.counts import COUNT_ALPHA, NOTHING, Counts
 from grpo_guard.nodes.e_process_memory import EProcessMemory
 from grpo_guard.nodes.store import NodeStore, book_name
 
@@ -82,7 +82,7 @@ class RuleVerifier(CompletionVerifier):
         severity: Mapping[str, str] | None = None,
         confirm: bool = False,
         store: NodeStore | None = None,
-        count_alpha: float = 5e-4,
+        count_alpha: float = COUNT_ALPHA,
         count_odds: float = 3.0,
     ) -> None:
         require_level("count_alpha", count_alpha)

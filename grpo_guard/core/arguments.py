@@ -18,13 +18,15 @@ from typing import Any, TypeGuard, TypeVar
 from grpo_guard.core.naming import NOWHERE, UnknownNameError, choose
 from grpo_guard.core.pages import page
 from grpo_guard.core.quoting import shown
+from grpo_guard.core.wrong_types import wrong_type
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
 def worded(function: F, about: Any = None, elsewhere: Mapping[str, str] = NOWHERE) -> F:
-    """Wrap a function so that missing, unknown or extra arguments raise a readable TypeError.
+    """Wrap a function so that missing, unknown or extra arguments, and errors that an argument of
+    the wrong type causes, raise a readable TypeError.
 
     The error quotes the name and docstring of ``about``, which defaults to the function itself. For
     a name in ``elsewhere``, it suggests the argument found there.
@@ -34,11 +36,19 @@ def worded(function: F, about: Any = None, elsewhere: Mapping[str, str] = NOWHER
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
+            owner = type(args[0]) if inspect.isclass(about) and args else about or function
             # An error raised inside the function has at least one more frame in its traceback.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            owner = type(args[0]) if inspect.isclass(about) else about or function
+                # One that a check raised already says what was expected.
+                told = (
+                    None
+                    if "expected" in str(error)
+                    else wrong_type(owner.__name__, function, args, kwargs)
+                )
+                if told is None:
+                    raise
+                raise TypeError(told) from error
             problem = _complaint(owner, function, args, kwargs, elsewhere)
             raise TypeError(problem or str(error)) from None
 
@@ -79,7 +89,7 @@ def _complaint(
     for p in by_name:
         if p.default is p.empty and p.name not in taken:
             what = meaning(about, p.name)
-            return f"{name}.{p.name}: expected a value, got nothing{what and f'; it is: {what}'}"
+            return f"{name}.{p.name}: expected a value, got nothing{explained(what)}"
     return None
 
 
@@ -97,6 +107,14 @@ def meaning(maker: Any, parameter: str) -> str:
             first = re.split(r"\. (?=[A-Z`\"])", " ".join(found[2].split()), maxsplit=1)[0]
             return first.replace("`", "").rstrip(".")
     return ""
+
+
+def explained(what: str) -> str:
+    """Put what a parameter is, from `meaning`, in brackets behind a message; "" for none."""
+    if not what:
+        return ""
+    name = len(what) > 1 and what[1].isupper()  # an abbreviation
+    return f" ({what if name else what[0].lower() + what[1:]})"
 
 
 def expected_verifier(where: str, got: object) -> TypeError:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from grpo_guard.core.arguments import is_gap, number_text, whole_number, worded_class
+from grpo_guard.core.completion_row import row_of
 from grpo_guard.core.given import Given
 from grpo_guard.core.moved import renamed
 from grpo_guard.core.naming import FIELD_CALLED
@@ -143,14 +144,12 @@ class Completion(_Marked):
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> "Completion":
-        """Copy the completion with new values for some fields. These must already be in stored
-        form, because they are not validated again."""
+        """Copy the completion with new values, in stored form: they are not validated again."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The dataclass default takes three times as long, and swarms send millions of completions
-        # between processes. Neither way revalidates the values.
+        # A third of the dataclass default's time; neither validates the values again.
         return _restored, _values(self)
 
     @property
@@ -168,9 +167,8 @@ class Completion(_Marked):
 
     @property
     def trusted_reference(self) -> str | None:
-        """The reference answer, or None if an untrusted sender may have supplied it. A false
-        reference would make a judge reject correct answers, and a judge reads any text put there.
-        """
+        """The reference answer, or None if an untrusted sender may have supplied it: a judge would
+        reject right answers by a false one, and reads any text put there."""
         return self.reference if self.prompt_trusted else None
 
     @property
@@ -199,6 +197,10 @@ class Completion(_Marked):
             if name not in data:
                 raise CompletionError(name, "to be present", "nothing")
         return cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` reads, for ``json.dumps``: all fields that are set."""
+        return row_of(self)
 
 
 def plain_prompt(value: Any) -> str | tuple[Message, ...]:

@@ -90,7 +90,11 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
         problem = f"UTF-8 text, got byte {text[error.start]:#x} at offset {error.start}"
     except RecursionError:
         problem = "a JSON object, got one nested too deeply"
-    except ValueError as error:  # JSONDecodeError, and integers with too many digits
+    except json.JSONDecodeError as error:
+        # A line that ends too early ends with its line break, which the parser counts as a line.
+        where = f"character {error.pos + 1}" if error.pos < len(error.doc.rstrip()) else "its end"
+        problem = f"a JSON object, got invalid JSON ({error.msg} at {where})"
+    except ValueError as error:  # integers with too many digits
         problem = f"a JSON object, got invalid JSON ({error!s:.200})"
     else:
         if isinstance(data, dict):

@@ -40,7 +40,7 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
-from grpo_guard.core.arguments import meaning
+from grpo_guard.core.arguments import explained, meaning
 from grpo_guard.core.naming import UnknownNameError, choose, near
 from grpo_guard.core.redaction import hidden, is_name, secrets_in
 
@@ -272,9 +272,7 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
         return f"{at}: {message}" if at else message
     if problem["type"] == "missing":
         what = meaning(getattr(owner, "made", None), place[-1])
-        return f"{at}: expected {describe_type(kind)}, got nothing" + (
-            f"; it is: {what}" if what else ""
-        )
+        return f"{at}: expected {describe_type(kind)}, got nothing{explained(what)}"
     bound = re.match(r"Input should be ((?:greater|less) than .*)", problem["msg"])
     expected = f"{describe_type(kind)} {bound[1]}" if bound else describe_type(kind)
     return f"{at}: expected {expected}, got {shown(data)}{_hint(kind, expected, data)}"
@@ -291,6 +289,9 @@ def _hint(kind: Any, expected: str, data: Any) -> str:
         return "; in quotes it is text"  # "run: 7" is a number to YAML
     if isinstance(data, str) and expected.startswith("list of text"):
         return "; write a list of one as [NAME]"
+    if isinstance(data, str) and expected.startswith("mapping of ") and data.isidentifier():
+        first = expected.removeprefix("mapping of ").split(", ")[0]
+        return f"; write {{{first}: {data}, ...}}"
     if isinstance(data, str) and "number" in expected and "text" not in expected:
         return "; write numbers without quotes or units, such as 0.001"
     return ""

@@ -128,7 +128,8 @@ def certain(
 def completions(batch: object) -> list[Completion]:
     """Return the batch as a list; raises TypeError if an item is not a completion."""
     if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
-        raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
+        remedy = "; write [completion]" if isinstance(batch, Completion) else ""
+        raise TypeError(f"batch: expected a list of completions, got {shown(batch)}{remedy}")
     if hasattr(batch, "to_dict") and hasattr(batch, "columns"):
         raise TypeError(
             f"batch: expected a list of completions, got a {type(batch).__name__}; write "

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.core.arguments import require_count
+from grpo_guard.core.arguments import require_count, worded_class
 from grpo_guard.core.forks import Lock
 from grpo_guard.guard.policy import AbstainError
 
@@ -60,6 +60,7 @@ class _Raised:
     error: Exception
 
 
+@worded_class
 class GraderFailures:
     """Calls a reward function and treats exceptions and time-outs as missing answers.
 
@@ -105,7 +106,7 @@ class GraderFailures:
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"GraderFailures.timeout: expected seconds > 0, got {timeout!r}")
         if not 0 <= max_rate <= 1:
-            raise ValueError(f"GraderFailures.max_rate: expected a share, got {max_rate!r}")
+            raise ValueError(f"GraderFailures.max_rate: expected 0 to 1, got {max_rate!r}")
         require_count("GraderFailures.window", window)
         require_count("GraderFailures.concurrency", concurrency)
         self.timeout, self.max_rate, self.window = timeout, max_rate, window

@@ -297,7 +297,7 @@ class Guard:
         """Run the second half of `judge`, with the arguments of `finish_review`. A rollout's worst
         segment decides for all of its segments."""
         batch, verdicts = admitted.batch, admitted.verdicts(found)
-        self.idle.look_at(batch)
+        self.idle.look_at(batch, verdicts)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
         verdicts = decided(batch, verdicts)  # the ledger needs each segment's own findings

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.verdict import Cause, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
@@ -31,9 +32,14 @@ class IdleWarning:
         """Disable the warnings, for callers that omit fields on purpose."""
         self._waiting.clear()
 
-    def look_at(self, batch: Sequence[Completion]) -> None:
-        """Warn if no completion of the batch has a field that verifiers need."""
-        if not batch or not self._waiting:
+    def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Warn if no completion of the batch has a field that verifiers need. Completions whose
+        sender is not the one they name do not count: they were refused, and lost the name."""
+        if not self._waiting:
+            return
+        pairs = zip(batch, verdicts, strict=True)
+        batch = [c for c, verdict in pairs if verdict.cause is not Cause.UNAUTHENTICATED]
+        if not batch:
             return
         for field in list(self._waiting):
             if any(getattr(completion, field) is not None for completion in batch):

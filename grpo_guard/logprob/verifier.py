@@ -117,10 +117,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         name: str | None = None,
     ) -> None:
         require_level("alpha", alpha)
-        if not isinstance(sampling, SamplingSpec):
-            raise TypeError(f"sampling: expected a SamplingSpec, got {shown(sampling)}")
-        if tokenizer is None:
-            raise TypeError("tokenizer: expected the policy's tokenizer, got None")
+        _require_sampling(sampling)
+        _require_tokenizer(tokenizer)
         self.name = name or type(self).name
         self.alpha = alpha
         self.strict = strict
@@ -283,6 +281,21 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return (Finding("retokenised", message),)
 
 
+def _require_sampling(sampling: Any) -> None:
+    if not isinstance(sampling, SamplingSpec):
+        remedy = "; write SamplingSpec(**...)" if isinstance(sampling, dict) else ""
+        raise TypeError(f"sampling: expected a SamplingSpec, got {shown(sampling)}{remedy}")
+
+
+def _require_tokenizer(tokenizer: Any) -> None:
+    if isinstance(tokenizer, type) or not hasattr(tokenizer, "get_vocab"):
+        name = isinstance(tokenizer, str | Path)
+        remedy = "; write AutoTokenizer.from_pretrained(...)" if name else ""
+        raise TypeError(
+            f"tokenizer: expected the policy's tokenizer, got {shown(tokenizer)}{remedy}"
+        )
+
+
 def scorer_of(
     model: Any | None,
     scorer: Scorer | None,
@@ -299,6 +312,8 @@ def scorer_of(
             if value is not None:
                 raise ValueError(f"{name}: expected None with a scorer of your own")
         return scorer
+    if isinstance(model, type) or not hasattr(model, "get_output_embeddings"):
+        raise TypeError(f"model: expected a causal language model, got {shown(model)}")
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
 
     return TransformersScorer(model, memory_budget=memory_budget, threads=threads)

@@ -15,8 +15,11 @@ from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore, in_folder
+from grpo_guard.nodes.stored import counting_rules
 
 FREQUENT_KIND = "frequent_finding"
+COUNT_ALPHA: Final = 5e-4
+"""Default chance that any honest node ever loses anything to one rule."""
 FADE: Final = 0.05
 """Subtracted from a convicted node's log factor per compared prompt, so that a node whose work no
 longer has the finding is released even if its peers never have it. Losing bets are always fair."""
@@ -92,8 +95,7 @@ class Counts:
         return self._reaching({**known, **logs}, len(compared))
 
     def _reaching(self, log_e_values: Mapping[str, float], compared: int) -> frozenset[str]:
-        nodes = max(FEWEST_NODES, compared, len(log_e_values))
-        threshold = log_threshold(self.alpha, nodes)
+        threshold = log_loss(self.alpha, max(compared, len(log_e_values)))
         return frozenset(node for node, log_e in log_e_values.items() if log_e >= threshold)
 
     def _compared(
@@ -155,13 +157,22 @@ class _Answers:
             self._prompts[min(comparable)][node][rollout] = True
 
 
+def log_loss(alpha: float, nodes: int) -> float:
+    """Return the log e-value from which one of this many nodes loses its completions with a
+    finding."""
+    return log_threshold(alpha, max(FEWEST_NODES, nodes))
+
+
 def counted_in(folder: Path, rule: str) -> EProcessMemory:
     """Open the evidence counted by the named rule, in a store that a run may be using; raises
     LedgerError if there is none."""
     path = in_folder(folder)
     counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
     if counted is None or not counted.log_e_values():
-        raise LedgerError(f"{path}: expected findings counted by {rule!r}, got none")
+        known = counting_rules(path) if path.is_file() else []
+        others = f", which has counted none; rules that have: {', '.join(known)}" if known else ""
+        got = f"got {rule!r}{others}" if known else "got none"
+        raise LedgerError(f"{path}: expected a rule that has counted findings, {got}")
     return counted
 
 

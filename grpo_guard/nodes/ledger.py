@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from grpo_guard.core.arguments import require_level
+from grpo_guard.core.arguments import require_level, worded_class
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.forks import Lock, renew_in_children
 from grpo_guard.core.shared_database import inherited, locked
@@ -39,6 +39,7 @@ _UNTIL_LOADED = 30.0
 _HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 
 
+@worded_class
 class EvidenceLedger:
     """Evidence per node over rounds, in one SQLite file that several processes can share.
 

@@ -2,8 +2,12 @@
 
 import json
 import logging
+import multiprocessing
 import os
+import signal
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +28,8 @@ TOKEN: Final = "GRPO_GUARD_TOKEN"
 _SETTINGS: Final = "GRPO_GUARD_SERVE"
 REFUSED: Final = "refused"
 """Name of the file, in the counts folder, that says why no worker could start."""
+_NOTED: Final = "noted"
+"""Name of the file, in the counts folder, whose maker prints the notes for all workers."""
 _NOT_STARTED: Final = 3
 """The exit status after which uvicorn does not replace a worker."""
 
@@ -94,13 +100,31 @@ def hand_over(settings: Settings) -> str:
 
 
 def worker() -> Router:
-    """Build the application in a worker process."""
+    """Build the application in a worker process, which ends with the process that started it."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     prepare()
+    _end_with_parent()
     settings = Settings(**json.loads(os.environ[_SETTINGS]))
     try:
-        app, _ = build(settings)
+        app, notes = build(settings)
     except SetupError as error:
         (Path(settings.counts or ".") / REFUSED).write_text(str(error), encoding="utf-8")
         sys.exit(_NOT_STARTED)
+    with suppress(FileExistsError), (Path(settings.counts or ".") / _NOTED).open("x"):
+        for note in notes:
+            print(note, file=sys.stderr, flush=True)
     return app
+
+
+def _end_with_parent() -> None:
+    """End this process gracefully if its parent is killed: a worker without one would hold the
+    port, and its old settings, for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()

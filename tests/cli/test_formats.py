@@ -121,7 +121,8 @@ def test_custom_field_names_can_be_mapped(tmp_path):
         (["--map", "completion=said"], "got 'completion'; did you mean 'text'?"),
         (
             ["--map", "text=sad"],
-            "in.jsonl:1: sad: expected a column of this name, got prompt, said",
+            "in.jsonl:1: sad: expected a column of this name, got prompt, said; name it: "
+            "--map text=said",
         ),
         (
             ["--map", "node=said"],

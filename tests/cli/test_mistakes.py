@@ -92,7 +92,7 @@ CALLS = {
     ),
     "no sampler": (
         lambda: presets.same_weights("x", None),
-        "same_weights.sampling: expected a value, got nothing; it is: The sampling that every node",
+        r"same_weights.sampling: expected a value, got nothing \(the sampling that every node",
     ),
     "a policy's rule for a preset": (
         lambda: presets.different_weights(on_reject="zero"),
@@ -331,7 +331,7 @@ CALLS = {
     ),
     "half a sampler": (
         lambda: SamplingSpec("vllm"),
-        "SamplingSpec.temperature: expected a value, got nothing; it is: The sampler's temp",
+        r"SamplingSpec.temperature: expected a value, got nothing \(the sampler's temp",
     ),
     "a greedy sampler": (
         lambda: SamplingSpec("vllm", 0.0, 0, 1.0),

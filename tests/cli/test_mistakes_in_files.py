@@ -115,7 +115,7 @@ FILES = {
     ),
     "no sampler": (
         "preset: same_weights\nmodel: org/x",
-        "same_weights.sampling: expected mapping of engine.*got nothing; it is: The sampling",
+        "same_weights.sampling: expected mapping of engine.*got nothing .the sampling",
     ),
     "a misspelt sampler": (
         SAME.replace("sampling:", "samplng:") + "model: org/x",
@@ -135,7 +135,7 @@ FILES = {
     ),
     "beside without a list": (
         "preset: different_weights\nbeside: {type: code}",
-        r"different_weights.beside: expected a list such as \[\{type: code\}\], got a dict",
+        r"beside: expected a list such as \[\{type: code\}\], got a mapping; put it in square",
     ),
     "a bare name beside": (
         "preset: different_weights\nbeside: [code]",
@@ -190,7 +190,7 @@ FILES = {
         f"verifier: {{all: [{{type: logprob_bound, model: ./nowhere, {SAMPLING}}}]}}",
         r"verifier.all\[0\].model: expected .*got './nowhere'",
     ),
-    "no judge": ("preset: judged", "judged.backend: expected .*got nothing; it is: Required"),
+    "no judge": ("preset: judged", "judged.backend: expected .*got nothing .required"),
     "a judge's bare name": (
         "preset: judged\nbackend: openai",
         "backend: expected mapping or 'ship",

@@ -57,7 +57,7 @@ def _required(model: type[Options]) -> Iterator[tuple[Any, str]]:
 
 
 def test_what_a_missing_value_is_stands_by_itself() -> None:
-    """Messages quote the docstring, and "it is: As for `same_weights`" explains nothing."""
+    """Messages quote the docstring, and "(as for `same_weights`)" explains nothing."""
     asked = {pair for name in presets.PRESETS for pair in _required(preset_options(name))}
     for name in names(VERIFIERS):
         asked |= set(_required(verifier_options(load_class(VERIFIERS, name, CompletionVerifier))))

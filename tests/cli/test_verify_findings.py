@@ -53,6 +53,23 @@ def test_wrong_sums_that_a_reference_excuses_are_named(verify, tmp_path):
         assert "arithmetic: wrong_without_gain  2" in line
 
 
+def test_accepted_rows_of_a_convicted_node_say_how_to_reject_them(verify, tmp_path):
+    rows = [
+        {"prompt": f"{i}, {i + 9}?", "text": f"{i} + {i + 9} = {n}. It is {n}.", "node": w}
+        for i in range(60)
+        for w in ("a", "b", "c", "w")
+        for n in [2 * i + 9 + (w == "w" and i % 2)]
+    ]
+    guard = f"preset: different_weights\nstate: {tmp_path / 'state'}"
+    again = "Rows before their node's conviction stay accepted; with state: in the guard file, the"
+    first = verify(rows, guard=guard).output
+    assert "rejected, frequent_finding (frequent_findings):" in first
+    assert again in first
+    second = verify(rows, guard=guard).output
+    assert "reject 30/240" in second
+    assert again not in second
+
+
 def test_names_are_shown_as_they_are(verify):
     rows = sums()
     rows[0]["node"] = "bad\x1b[2J\u202e\u3164"

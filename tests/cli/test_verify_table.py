@@ -96,6 +96,19 @@ def test_line_that_is_not_a_verdict_stops_the_command(tmp_path, line, complaint)
     assert complaint in result.output.replace("\n", "")
 
 
+def test_lines_without_verdicts_say_where_the_verdicts_are(tmp_path):
+    audited = {"time": 1.0, "node": "zed", "sha256": "0c", "beginning": "2 + 2 = 5"}
+    for line, remedy in (
+        (audited, "log: FILE in the guard file writes verdicts"),
+        ({"prompt": "2 + 2?", "text": "4"}, "completions need --config"),
+    ):
+        (tmp_path / "v.jsonl").write_text(json.dumps(line) + "\n")
+        assert remedy in run("--table", tmp_path / "v.jsonl").output.replace("\n", "")
+        viewed = CliRunner().invoke(app, ["view", str(tmp_path / "v.jsonl")])
+        assert viewed.exit_code == 2
+    assert "completions follow --in" in viewed.stderr
+
+
 def test_hostile_lines_are_escaped_and_counted_within_bounds():
     table = VerdictTable()
     for i in range(10_500):

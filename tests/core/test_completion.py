@@ -1,4 +1,5 @@
 import copy
+import json
 import math
 import pickle
 from dataclasses import replace
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import Completion, presets
 from grpo_guard.core.completion import CompletionError
+from grpo_guard.core.given import Given
 from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.core.verdict import accept
 from grpo_guard.nodes.intake import intake
@@ -87,6 +89,21 @@ def test_number_as_reference_is_read_as_its_text(number, text):
     assert Completion("p", "t", reference=number).reference == text
     line = {"prompt": "p", "text": "t", "reference": number}
     assert Completion.from_dict(line).reference == text
+
+
+def test_row_of_a_completion_reads_as_the_same_completion():
+    said = [{"role": "user", "content": "2 + 3?"}]
+    for completion in (
+        Completion("2 + 3?", "5"),
+        Completion(said, "5", prompt_ids=[1], completion_ids=[5, 2], sampler_logprobs=[-0.5, 0.0]),
+        Completion("p", "t", node=7, group=1, round=2, slot=3, rollout="r", reference="5"),
+        Completion("p", "t", task="code", finish_reason="stop", prompt_trusted=False),
+        Completion("p", "text", completion_ids=[1, 2], given=Given(((0, 1),), ((0, 2),))),
+        Completion("p", "t", metadata={"envelope": {"run": "run-7"}}),
+    ):
+        row = json.loads(json.dumps(completion.to_dict()))
+        assert Completion.from_dict(row) == completion
+    assert row == {"prompt": "p", "text": "t", "metadata": {"envelope": {"run": "run-7"}}}
 
 
 @pytest.mark.parametrize("number", [3, np.int64(3), np.uint8(3), 3.0, np.float64(3), np.float32(3)])

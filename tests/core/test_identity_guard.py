@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_guard import Completion, presets
 from grpo_guard.core.verdict import BARRING_CAUSES, Cause, accept, reject
 from grpo_guard.guard import Guard
 from grpo_guard.guard.policy import Policy
@@ -47,6 +48,18 @@ def test_refused_completions_do_not_reach_the_verifier() -> None:
     assert [c.node for c in choosy.seen] == [ALICE.public]
     named = {name.split("/")[2] for name in review.metrics if name.startswith("guard/node/")}
     assert len(named) == 1
+
+
+def test_batch_of_refused_completions_is_not_called_one_without_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guard = presets.different_weights()
+    guard.identity = identity()
+    guard.verify([work("2 + 2 = 4."), work("5")])
+    assert "of this batch has" not in caplog.text
+    guard.identity = None
+    guard.verify([Completion("2 + 2?", "4")])  # and the warning is still to come
+    assert "of this batch has 'node'" in caplog.text
 
 
 def test_identity_prevents_exclusion_by_impersonation(

@@ -21,7 +21,7 @@ CALLS = {
     ),
     "a completion without its text": (
         lambda: Completion("p"),
-        "Completion.text: expected a value, got nothing; it is: Text of the completion",
+        r"Completion.text: expected a value, got nothing \(text of the completion",
     ),
     "a completion's misspelt field": (
         lambda: Completion("p", "t", completion_id=[1]),

@@ -190,7 +190,16 @@ def test_findings_that_rules_count_are_released(tmp_path):
     store.ledger().record(*played(0, one_in(6, chance=random.Random(0))))
     counts = EProcessMemory(store=store, name="arithmetic")
     counts.add({"mal": (1, [5.0]), "ann": (2, [-1.0])})
-    assert "rules that count findings, for --book: arithmetic" in show(folder).stdout
+    said = show(folder).stdout
+    assert "rules that count findings, for --book: arithmetic ('mal': e = 10^1.9)" in said
+    book = show(folder, "--book", "arithmetic").stdout.splitlines()
+    assert book[:2] == ["'mal'  e = 10^1.9", "'ann'  e = 10^-0.7"]
+    assert "From 10^3.8 on, its completions with a finding are rejected" in " ".join(book)
+    unknown = show(folder, "--book", "arithmetics")
+    assert unknown.exit_code == 2
+    assert "got 'arithmetics', which has counted none; rules that have: arithmetic" in (
+        unknown.stderr
+    )
     assert CliRunner().invoke(app, ["ledger", "release", str(folder), "mal"]).exit_code == 0
     assert counts.log_e_values().keys() == {"ann"}
 
@@ -210,3 +219,5 @@ def test_missing_ledger_names_where_one_is(tmp_path, command):
     assert f"did you mean '{tmp_path / 'guard-state'}'?" in missing
     assert f"{expected} a folder without nodes.sqlite" in said(tmp_path / "guard-state")
     assert list((tmp_path / "guard-state").iterdir()) == []
+    (tmp_path / "guard.yaml").write_text("preset: different_weights\n")
+    assert f"guard.yaml: {expected} YAML" in said(tmp_path / "guard.yaml")

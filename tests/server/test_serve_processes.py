@@ -121,6 +121,21 @@ def test_workers_share_state_and_counts_and_are_replaced(tmp_path):
     assert "mallory" in found.stdout, found.stderr
 
 
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    with serving(tmp_path, SHARED, "--workers", "2") as (server, port):
+        workers = children(server.pid)
+        assert ask(port, rows("ann", 1, "3 + 4 = 7."))[0] == 200
+        server.kill()
+        server.wait(60)
+        end = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < end:
+            time.sleep(0.1)
+        with pytest.raises(ConnectionError):
+            ask(port, rows("ann", 2, "3 + 4 = 7."))
+    # The notes of a single process, once for all workers.
+    assert (tmp_path / "err").read_text().count("without --reward, /get_reward pays 1") == 1
+
+
 def test_accepted_requests_are_answered_at_shutdown(tmp_path, monkeypatch):
     (tmp_path / "slow.py").write_text(SLOW)
     guard = "policy: {on_abstain: zero}\nverifier: {type: 'slow:Slow'}\n"

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from grpo_guard.content.length.compare import Excess, Member, RewardOf, compared, groups_of
+from grpo_guard.core.arguments import worded_class
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.turns import own_words
@@ -38,6 +39,7 @@ _LEAST = 0.01
 _CHOSEN = 4.0
 
 
+@worded_class
 @dataclass(frozen=True, slots=True)
 class LengthScaling:
     """Scales down the rewards of nodes that choose their length for the reward.

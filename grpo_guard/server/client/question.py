@@ -1,31 +1,17 @@
 """Encode completions for a server, and split them into requests that it accepts."""
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
-
-_FIELDS = [field.name for field in dataclasses.fields(Completion)]
-# Defaults are left out, because servers of an earlier release do not know all fields.
-_USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 
 def row_of(completion: Completion) -> str:
     """Encode a completion for a server, as JSON in ASCII. Its ``given`` spans are sent as a claim,
     which the server's environment may confirm. Raises TypeError or ValueError if the prompt or the
     metadata cannot be represented in JSON."""
-    row: dict[str, Any] = {}
-    for name in _FIELDS:
-        value = getattr(completion, name)
-        if value is not None and value != _USUAL.get(name):
-            row[name] = value
-    if completion.given is not None:
-        given = completion.given
-        row["given"] = {"tokens": given.tokens, "chars": given.chars}
-    return json.dumps(row)
+    return json.dumps(completion.to_dict())
 
 
 def requests(

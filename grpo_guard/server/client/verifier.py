@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tenacity
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.quoting import one_line
+from grpo_guard.core.quoting import one_line, shown
 from grpo_guard.core.redaction import hidden
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
@@ -230,6 +230,11 @@ class RemoteVerifier(CompletionVerifier):
         if not isinstance(error, BackendError | TimeoutError | ImportError | MemoryError):
             transport = isinstance(error, _http().TransportError)
             described = f"{type(error).__name__}: {one_line(str(error))}"
+            if transport:
+                described = (
+                    f"no answer from {self._address_shown}: {described}; start it with "
+                    "grpo-guard serve, or correct url"
+                )
             cause = Cause.PROVIDER if transport else Cause.FAULT
             error = BackendError(described, cause=cause, retry=transport)
         failure = as_backend_error(error, seconds)
@@ -263,7 +268,11 @@ class RemoteVerifier(CompletionVerifier):
 
     @property
     def _where(self) -> str:
-        return f"{self.name} at {urlsplit(self.url).netloc.rpartition('@')[2]}"
+        return f"{self.name} at {self._address_shown}"
+
+    @property
+    def _address_shown(self) -> str:
+        return urlsplit(self.url).netloc.rpartition("@")[2]
 
     def __repr__(self) -> str:
         return f"<RemoteVerifier {self._where}>"
@@ -313,7 +322,12 @@ def _address(url: str) -> str:
     except (AttributeError, TypeError, ValueError):
         good = False
     if not good or not url.isprintable() or " " in url:
-        raise ValueError("remote.url: expected http(s)://HOST[:PORT] without a path")
+        # What stands before an @ may be a token.
+        got = "one with a secret" if isinstance(url, str) and "@" in url else shown(url)
+        raise ValueError(
+            "remote.url: expected http(s)://HOST[:PORT] without a path, such as "
+            f"http://127.0.0.1:8080, got {got}"
+        )
     return url.rstrip("/")
 
 
