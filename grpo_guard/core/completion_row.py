@@ -9,8 +9,8 @@ _USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 
 def row_of(completion: Any) -> dict[str, Any]:
-    """Return the fields of a `Completion` that `Completion.from_dict` reads. The ``given`` spans become a claim,
-    which the reader's environment may confirm."""
+    """Return the fields of a `Completion` that `Completion.from_dict` reads. The ``given`` spans
+    become a claim, which the reader's environment may confirm."""
     row: dict[str, Any] = {}
     for field in fields(completion):
         value = getattr(completion, field.name)
