@@ -21,6 +21,17 @@ from grpo_guard.guard.settlement import refuse_abstentions
 logger = logging.getLogger("grpo_guard")
 
 
+def is_guarded(function: Any) -> bool:
+    """Whether a reward function, or the function inside a partial, is guarded already."""
+    return isinstance(getattr(_bare(function), "guard", None), Guard)
+
+
+def _bare(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 @dataclass(frozen=True)
 class RewardFunction:
     """A user's reward function.
@@ -60,9 +71,7 @@ class RewardFunction:
             raise FrameworkError(
                 f"reward: expected a function or a callable object, got {reward!r:.80}"
             )
-        bare = reward
-        while isinstance(bare, functools.partial):
-            bare = bare.func
+        bare = _bare(reward)
         name = getattr(reward, "__name__", None) or getattr(bare, "__name__", type(bare).__name__)
         is_async = inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(
             getattr(bare, "__call__", None)  # noqa: B004 (the method is inspected, not called)
@@ -70,8 +79,7 @@ class RewardFunction:
         # A guard that only watches leaves failures to the trainer.
         failures = None if guard is None or guard.policy.watches else guard.failures
         if failures is not None:
-            inner = getattr(bare, "guard", None)
-            if failures.timeout is not None and not is_async and isinstance(inner, Guard):
+            if failures.timeout is not None and not is_async and is_guarded(reward):
                 raise FrameworkError(
                     f"{name}: it is already guarded, and what its guard remembers would stay in "
                     "worker processes; give the limit to the inner guard"

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
+from grpo_guard.adapters.reward_function import RewardFunction, is_guarded, rewards_only
 from grpo_guard.adapters.traces import review_all
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
@@ -131,7 +131,7 @@ def _require_one(task: tuple[Any, ...]) -> None:
         return
     kind = type(task[0])
     methods = {name: inspect.getattr_static(kind, name, None) for name in dir(kind)}
-    guarded = [n for n, one in methods.items() if isinstance(getattr(one, "guard", None), Guard)]
+    guarded = [name for name, method in methods.items() if is_guarded(method)]
     if len(guarded) > 1:
         raise FrameworkError(
             f"{kind.__name__}: {len(guarded)} guarded rewards ({', '.join(guarded)}); "

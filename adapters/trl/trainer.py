@@ -19,7 +19,7 @@ from torch import Tensor
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, require_maskable
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.adapters.reward_function import RewardFunction, fitted
+from grpo_guard.adapters.reward_function import RewardFunction, fitted, is_guarded
 from grpo_guard.adapters.trl.batch import MASK, counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.correction import (
     LogProbs,
@@ -122,7 +122,7 @@ class GuardedTrainer(ReusesForward):
         wrap the others so that they can safely fail or hang."""
         trainer: Any = self
         for function in trainer.reward_funcs:
-            if isinstance(getattr(function, "guard", None), Guard):
+            if is_guarded(function):
                 raise FrameworkError(
                     f"reward function {function.__name__!r} is already guarded; give a guarded "
                     "trainer the function itself"

@@ -5,11 +5,11 @@ Reward functions are not the only source of an advantage. The other sources are 
 trainer, which a decorated function first sees with the first batch, before anything is trained.
 """
 
-import functools
 import logging
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from grpo_guard.adapters.reward_function import is_guarded
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.policy import Policy
@@ -82,7 +82,7 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
             "a weight above 0"
         )
     names = getattr(trainer, "reward_func_names", [])
-    unguarded = [name for f, name in zip(functions, names, strict=False) if not _is_guarded(f)]
+    unguarded = [name for f, name in zip(functions, names, strict=False) if not is_guarded(f)]
     if unguarded:
         logger.warning(
             "reward functions without a guard next to guarded ones: %s. Rejected completions still "
@@ -156,9 +156,3 @@ def _scores_by_itself(trainer: type) -> str | None:
         if kind.__module__.startswith("trl.experimental.") and _SCORING in vars(kind):
             return kind.__name__
     return None
-
-
-def _is_guarded(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return isinstance(getattr(function, "guard", None), Guard)

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.reward_function import is_guarded
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import hook_data_of, last_row, rows_from
 from grpo_guard.adapters.verl.groups import Settled, Trajectory, finite
@@ -22,7 +23,6 @@ from grpo_guard.adapters.verl.settings import (
 )
 from grpo_guard.core.completion import shown
 from grpo_guard.core.verdict import Outcome
-from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.graders import FAILED, GraderFailures
 
@@ -242,7 +242,7 @@ def _forbid_guarded(compute_score: Any) -> None:
     while isinstance(function, functools.partial):
         # verl wraps the user's function in a partial, as its first argument.
         function = function.args[0] if function.args else function.func
-    if isinstance(getattr(function, "guard", None), Guard):
+    if is_guarded(function):
         raise FrameworkError(
             "verl: the reward function is already guarded; give GuardedRewardManager the "
             "function itself, or leave the manager out"

@@ -203,14 +203,7 @@ def in_a_file(kind: Any) -> Any:
     """Return the part of a type that a file can express, or `_OBJECT` if there is none."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        # A name rules out a mapping with known fields, which in turn rules out any other mapping.
-        of_class = [k for k in inner if is_dataclass(k)]
-        if str in inner:
-            inner = tuple(k for k in inner if k not in of_class)
-        elif of_class:
-            inner = tuple(k for k in inner if get_origin(k) is not collections.abc.Mapping)
-        left = [w for w in (in_a_file(k) for k in inner) if w is not _OBJECT]
-        return Union[tuple(left)] if any(w is not None for w in left) else _OBJECT  # noqa: UP007
+        return _union_in_a_file(inner)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if origin is Literal:
@@ -228,6 +221,17 @@ def in_a_file(kind: Any) -> Any:
         if not required & model.from_python:
             return Annotated[model, AfterValidator(_built)]
     return _OBJECT
+
+
+def _union_in_a_file(kinds: tuple[Any, ...]) -> Any:
+    # A name rules out a mapping with known fields, which in turn rules out any other mapping.
+    of_class = [k for k in kinds if is_dataclass(k)]
+    if str in kinds:
+        kinds = tuple(k for k in kinds if k not in of_class)
+    elif of_class:
+        kinds = tuple(k for k in kinds if get_origin(k) is not collections.abc.Mapping)
+    left = [w for w in map(in_a_file, kinds) if w is not _OBJECT]
+    return Union[tuple(left)] if any(w is not None for w in left) else _OBJECT  # noqa: UP007
 
 
 def _built(options: Options) -> Any:

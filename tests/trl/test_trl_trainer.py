@@ -1,5 +1,7 @@
 """The guarded trainer, with the real GRPOTrainer and RLOOTrainer on CPU."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -224,8 +226,12 @@ def test_veto_respects_reward_weights(tmp_path, function, on_reject, hail):
 
 def test_guarded_functions_are_refused(tmp_path):
     for function in (by_text, length):
-        with pytest.raises(FrameworkError, match=f"'{function.__name__}' is already guarded"):
-            train(tmp_path, [guard(NoWord())(function)], NoWord())
+        guarded = guard(NoWord())(function)
+        partial = functools.update_wrapper(functools.partial(guarded), guarded)
+        del partial.guard
+        for one in (guarded, partial):
+            with pytest.raises(FrameworkError, match=f"'{function.__name__}' is already guarded"):
+                train(tmp_path, [one], NoWord())
 
 
 @pytest.mark.slow
