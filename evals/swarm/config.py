@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from grpo_guard.core.arguments import require_choice
 from grpo_guard.core.sampling import SamplingSpec
 
 OnReject = Literal["zero", "drop", "no_gain"]
@@ -112,9 +113,7 @@ class SwarmConfig:
         if self.top_k < 0:
             raise ValueError(f"top_k: expected an integer >= 0 (0 = off), got {self.top_k}")
         for name, known in _CHOICES.items():
-            if getattr(self, name) not in get_args(known):
-                expected = ", ".join(get_args(known))
-                raise ValueError(f"{name}: expected one of {expected}, got {getattr(self, name)!r}")
+            require_choice(name, getattr(self, name), get_args(known))
         for name, least, end, of in (
             ("malicious", 0, self.nodes, "nodes"),
             ("leaves", 1, self.iterations, "rounds"),

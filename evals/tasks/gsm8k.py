@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from grpo_guard.content.answers import numbers_in
+from grpo_guard.core.arguments import require_choice
 from grpo_guard.core.jsonl import InputError, read_objects
 from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks import word_problems
@@ -110,8 +111,7 @@ def subset(questions: Sequence[Question], count: int, seed: int) -> list[Questio
 
 def messages(question: str, style: Style = "steps") -> tuple[Message, ...]:
     """Return the chat that asks ``question`` in the given style."""
-    if style not in get_args(Style):
-        raise ValueError(f"style: expected one of {', '.join(get_args(Style))}, got {style!r}")
+    require_choice("style", style, get_args(Style))
     if style == "steps":
         return ({"role": "user", "content": f"{question}\n\n{STEPS_REQUEST}"},)
     return (

@@ -10,7 +10,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import FunctionType
 from typing import Any, TypeGuard, TypeVar
@@ -174,6 +174,12 @@ def require_count(where: str, value: object, least: int = 1) -> None:
     """Raise ValueError unless a value is a Python or NumPy integer >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{where}: expected an integer >= {least}, got {value!r:.80}")
+
+
+def require_choice(where: str, value: object, known: Collection[str]) -> None:
+    """Raise ValueError unless a value is one of those known."""
+    if value not in known:
+        raise ValueError(f"{where}: expected one of {', '.join(known)}, got {value!r:.80}")
 
 
 def require_level(where: str, value: object, below: float = 1.0) -> None:

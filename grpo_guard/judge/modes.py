@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grpo_guard.core.arguments import require_level
+from grpo_guard.core.arguments import require_choice, require_level
 from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.delimiters import read_back
@@ -255,6 +255,5 @@ def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictM
         "json": JsonMode,
         "cot": CotMode,
     }
-    if mode not in modes:
-        raise ValueError(f"mode: expected one of {', '.join(modes)}, got {mode!r}")
+    require_choice("mode", mode, modes)
     return modes[mode]()

@@ -20,7 +20,7 @@ from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import COUNT, REJECT, REPORT, Kind, Severity
-from grpo_guard.core.arguments import require_count
+from grpo_guard.core.arguments import require_choice, require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept
@@ -124,12 +124,8 @@ class ArithmeticVerifier(RuleVerifier):
         max_findings: int = MAX_FINDINGS,
         **rules: Unpack[RuleOptions],
     ) -> None:
-        for name, value, allowed in (
-            ("on_wrong", on_wrong, get_args(OnWrong)),
-            ("textual", textual, get_args(Textual)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        require_choice("on_wrong", on_wrong, get_args(OnWrong))
+        require_choice("textual", textual, get_args(Textual))
         require_count("max_chars", max_chars)
         require_count("max_findings", max_findings)
         if on_wrong != "answer_right":

@@ -22,7 +22,7 @@ from grpo_guard.content.code.wrapped import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORT
 from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
-from grpo_guard.core.arguments import require_count
+from grpo_guard.core.arguments import require_choice, require_count
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
@@ -136,9 +136,7 @@ class CodeVerifier(RuleVerifier):
         max_chars: int = 50_000,
         **rules: Unpack[RuleOptions],
     ) -> None:
-        if on_decoration not in get_args(Reaction):
-            got = f"{on_decoration!r:.80}"
-            raise ValueError(f"on_decoration: expected 'report' or 'reject', got {got}")
+        require_choice("on_decoration", on_decoration, get_args(Reaction))
         require_count("max_chars", max_chars)
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):

@@ -22,7 +22,7 @@ from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.words import declared_words, ordinary_words, words_of
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, REJECT, Kind, Severity
-from grpo_guard.core.arguments import require_count, require_level, require_share
+from grpo_guard.core.arguments import require_choice, require_count, require_level, require_share
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import from_elsewhere
@@ -122,8 +122,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         store: NodeStore | None = None,
     ) -> None:
         require_level("RecurrenceVerifier.alpha", alpha, below=0.5)
-        if swarm not in get_args(SwarmKind):
-            raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
+        require_choice("RecurrenceVerifier.swarm", swarm, get_args(SwarmKind))
         require_share("RecurrenceVerifier.min_share", min_share)
         require_count("RecurrenceVerifier.max_nodes", max_nodes, least=2)
         require_count("RecurrenceVerifier.max_characters", max_characters)
@@ -280,7 +279,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _take_up(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or state.get("swarm") != self.swarm:
             got = state.get("swarm") if isinstance(state, dict) else state
-            raise _expected("load_state_dict", f"the state of a {self.swarm} swarm", got)
+            raise ValueError(
+                f"RecurrenceVerifier.load_state_dict: expected the state of a {self.swarm} swarm, "
+                f"got {got!r:.80}"
+            )
         with self._lock:
             habits = load(self._swarm, state)
             self._learn(habits)
@@ -387,7 +389,3 @@ def _key(prompt: str, at: int | None) -> bytes:
 def _digest(salt: bytes, text: str) -> bytes:
     # "surrogatepass", because lone surrogates cannot be encoded otherwise and must not raise.
     return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
-
-
-def _expected(field: str, expected: str, got: Any) -> ValueError:
-    return ValueError(f"RecurrenceVerifier.{field}: expected {expected}, got {got!r:.80}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from grpo_guard.core.arguments import require_level
+from grpo_guard.core.arguments import require_choice, require_level
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -99,8 +99,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         name: str | None = None,
     ) -> None:
         require_level("alpha", alpha)
-        if tail not in get_args(Tail):
-            raise ValueError(f"tail: expected one of {', '.join(get_args(Tail))}, got {tail!r}")
+        require_choice("tail", tail, get_args(Tail))
         if tokenizer is None:
             raise TypeError("tokenizer: expected the reference's tokenizer, got None")
         self.name = name or type(self).name
