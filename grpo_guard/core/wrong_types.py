@@ -27,32 +27,21 @@ def wrong_type(
 ) -> str | None:
     """Describe the first argument that is not what its annotation says; None if there is none.
 
-    This explains an error that was raised anyway, so an annotation that cannot be read here, such
-    as one that is imported for type checkers only, is skipped.
+    This explains an error that a call with these arguments has raised, so an annotation that cannot
+    be read, such as one that is imported for type checkers only, is skipped.
     """
     try:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
-    except TypeError:
-        return None
-    parameters = inspect.signature(function).parameters
-    for parameter, value in given.items():
-        if parameters[parameter].kind in _MANY:
+        signature = inspect.signature(function, eval_str=True)
+    except Exception:  # a name that is not there, or anything that an annotation calls
+        signature = inspect.signature(function)
+    for parameter, value in signature.bind(*args, **kwargs).arguments.items():
+        declared = signature.parameters[parameter]
+        kind = declared.annotation
+        if declared.kind in _MANY or kind is declared.empty or isinstance(kind, str):
             continue
-        kind = _annotation(function, parameters[parameter].annotation)
         if not _fits(value, kind):
             return f"{name}.{parameter}: expected {_described(kind)}, got {shown(value)}"
     return None
-
-
-def _annotation(function: Callable[..., Any], kind: Any) -> Any:
-    if kind is inspect.Parameter.empty:
-        return Any
-    if not isinstance(kind, str):
-        return kind
-    try:
-        return eval(kind, getattr(function, "__globals__", {}))  # noqa: S307  # our own source
-    except Exception:
-        return Any
 
 
 def _fits(value: Any, kind: Any) -> bool:

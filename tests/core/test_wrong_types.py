@@ -71,7 +71,7 @@ def test_each_argument_of_the_public_interface_is_named_if_its_type_is_wrong(tmp
 @worded
 def build(
     ratio: float = 1.0,
-    count: "int | None" = None,
+    count: int | None = None,
     words: Collection[str] = (),
     mode: Literal["fast", "exact"] = "fast",
     other: "NotImported | None" = None,  # type: ignore[name-defined]  # noqa: F821
