@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.core.forks import when_parent_ends
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.summary import summarise
@@ -174,20 +175,12 @@ def _prepare(stop: Any, rows: Any) -> None:
     """Set up a child process, which ignores Ctrl-C because the parent asks all children to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_parent_ends(lambda: os._exit(1))
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
-
-
-def _end_with_parent() -> None:
-    """End with the parent: if it is killed, its processes would otherwise wait forever."""
-    parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ If a guard is in use in one thread while another thread forks, the child finds t
 held by a thread that it does not have, and would wait for them forever.
 """
 
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -11,6 +12,20 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from weakref import WeakSet
 
 T = TypeVar("T")
+
+
+def when_parent_ends(action: Callable[[], object]) -> None:
+    """Call a function, in a thread, when the process that started this one ends. A child of
+    `multiprocessing` whose parent is killed would wait forever. Does nothing in other processes."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        action()
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 class _Renewed(Protocol):

@@ -2,11 +2,9 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, Final
 from starlette.routing import Router
 
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.core.forks import when_parent_ends
 from grpo_guard.core.quoting import log_handler
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.server.app import create_app
@@ -103,7 +102,8 @@ def worker() -> Router:
     """Build the application in a worker process, which ends with the process that started it."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     prepare()
-    _end_with_parent()
+    # Without its parent, it would hold the port, and its old settings, for ever.
+    when_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
     settings = Settings(**json.loads(os.environ[_SETTINGS]))
     try:
         app, notes = build(settings)
@@ -114,17 +114,3 @@ def worker() -> Router:
         for note in notes:
             print(note, file=sys.stderr, flush=True)
     return app
-
-
-def _end_with_parent() -> None:
-    """End this process gracefully if its parent is killed: a worker without one would hold the
-    port, and its old settings, for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def wait() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()
