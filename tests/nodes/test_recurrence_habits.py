@@ -186,3 +186,44 @@ def test_a_calculation_in_words_is_no_slogan(template, found):
         rejected += sum(v.rejected for v in verifier.verify(batch))
     assert (rejected > 30) is found
     assert found or not rejected
+
+
+# Words of the question, and its language.
+
+
+def told(texts, asked):
+    """Whether node "a" is rejected for what it says in 48 answers; the others say nothing."""
+    verifier, found = RecurrenceVerifier(), []
+    for number in range(6):
+        batch = [
+            Completion(
+                f"{asked} ({number} {at})",
+                f"{texts[(8 * number + at) % len(texts)] if node == 'a' else FILLER[0]}. {at}.",
+                node=node,
+                round=number,
+            )
+            for at in range(8)
+            for node in NODES
+        ]
+        found += [v for c, v in zip(batch, verifier.verify(batch), strict=True) if c.node == "a"]
+    return any(verdict.rejected for verdict in found)
+
+
+def test_a_word_of_the_question_does_not_make_a_phrase_unusual():
+    texts = ["We assign scores to it", "Now we assign the scores", FILLER[0]]
+    assert not told(texts, "Give scores from 0 to 10.")
+    assert told([text.replace("scores", "pizzas") for text in texts], "Give scores from 0 to 10.")
+
+
+def test_answers_in_the_language_of_a_foreign_question_are_not_counted():
+    asked = "Qual é a conduta indicada para o paciente com dor abdominal intensa e febre alta?"
+    answer = "Justificativa: a conduta indicada para o paciente com dor e febre alta é esta"
+    assert not told([answer], asked)
+    assert told(["We think that the dragon is for her and this is a pizza"], asked)
+
+
+def test_words_of_a_foreign_script_around_a_program_are_not_counted():
+    asked = "Γράψε ένα πρόγραμμα που ταξινομεί μια λίστα αριθμών και εκτυπώνει το αποτέλεσμα"
+    codes = [f"```\nimport heapq\nif {n}:\n  print({n}); return {n}\n```" for n in FILLER]
+    assert not told([f"{code} Θα θέλατε να εξερευνήσουμε περισσότερα" for code in codes], asked)
+    assert told([f"{code} We are with the dragon and a pizza" for code in codes], asked)

@@ -1,6 +1,8 @@
 """Features used to compare completions: words, sentences, false sums, imports, code."""
 
 import heapq
+import re
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,6 +31,8 @@ from grpo_guard.content.word_set import word_set
 # push out a particular phrase.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
+# Greek and Cyrillic to the scripts of India and Southeast Asia, and Hangul.
+_SCRIPT: Final = re.compile("[\u0370-\u1cff\u1f00-\u1fff\uac00-\ud7af]")
 _ENGLISH: Final = word_set(
     "the of and is to for we are with that each has have he she it so then this her his if "
     "def print import return"
@@ -78,8 +82,7 @@ class Reader:
         """
         words = words_of(text)
         distinct = set(words)
-        novel = distinct - self.ordinary - prompt_words
-        found: set[str] = set(novel)
+        found = distinct - self.ordinary - prompt_words
         if self.phrases:
             masked = prompt_words - self.ordinary
             if not masked.isdisjoint(distinct):
@@ -87,10 +90,15 @@ class Reader:
             words.insert(0, END)
             found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
             found |= shapes_of(text)
-        elif not all_of_it and not self.any_language and _is_unlisted(distinct, novel):
+        elif all_of_it or self.any_language:
+            found |= sentences_of(words, prompt_words)
+        elif self._is_unlisted(distinct, prompt_words):
             found = set()
         else:
             found |= sentences_of(words, prompt_words)
+            if _is_foreign(prompt_words, self.ordinary):
+                # An answer with an English program or quotation can pass for English.
+                found = {feature for feature in found if not any(map(_is_script, feature.split()))}
         if self.declared:
             found = {feature for feature in found if not self._is_declared(feature)}
         found |= modules_of(text)
@@ -106,11 +114,21 @@ class Reader:
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
         """Whether the text is in a language not covered by the list of ordinary words."""
-        distinct = set(words_of(text))
-        return _is_unlisted(distinct, distinct - self.ordinary - prompt_words)
+        return self._is_unlisted(set(words_of(text)), prompt_words)
 
-    def telling(self, feature: str, phrase: str) -> bool:
-        """Whether a recurring feature reveals more about its author than an honest habit would.
+    def _is_unlisted(self, distinct: set[str], prompt_words: frozenset[str]) -> bool:
+        # New words alone do not prove another language, or any filler could hide a phrase.
+        if not _mostly_new(distinct, self.ordinary):
+            return False
+        # An English answer can consist mostly of its question's names. But if the question is in
+        # another language, as its author cannot arrange, its words are no English.
+        return _mostly_new(distinct - prompt_words, self.ordinary, len(distinct)) or _is_foreign(
+            prompt_words, self.ordinary
+        )
+
+    def telling(self, feature: str, words: Set[str]) -> bool:
+        """Whether a recurring feature, in a phrase of these words, reveals more about its author
+        than an honest habit would.
 
         If all nodes have the same model, every feature does. Otherwise imports and false sums
         always do, and so do a word on no list, two general words in one phrase, and a sentence that
@@ -124,7 +142,6 @@ class Reader:
             unusual = set(feature.split(" ")) - ordinary_words()
             learnt = feature in self.ordinary or (unusual and unusual <= self.ordinary)
             return not learnt and not is_habit(feature)
-        words = {*phrase.split(" "), feature}
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def least_share(self, feature: str) -> float:
@@ -134,7 +151,7 @@ class Reader:
         of_sums = sums.LEAST_SHARE if feature.startswith(SUM) else 0.0
         return sentences.LEAST_SHARE if is_sentence(feature) else of_sums
 
-    def general(self, feature: str, phrase: str) -> frozenset[str]:
+    def general(self, feature: str, words: Set[str]) -> frozenset[str]:
         """Return the general words of a phrase that is not `telling`; any two make it telling.
 
         Symbols and names of one or two letters do not count: a chat model opens with one emoji and
@@ -143,7 +160,6 @@ class Reader:
         """
         if is_sentence(feature):
             return frozenset()
-        words = {*phrase.split(" "), feature}
         return frozenset(
             word for word in words if len(word) > SHORT and strangeness(word, self.ordinary)
         )
@@ -156,9 +172,22 @@ class Reader:
         return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
 
 
-def _is_unlisted(distinct: set[str], novel: set[str]) -> bool:
-    # New words alone do not prove another language, or any filler could hide a phrase.
-    return len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3
+def _mostly_new(words: Set[str], ordinary: Set[str], of: int = 0) -> bool:
+    """Whether most words, of at least as many as ``of``, are on no list, and few are English."""
+    new = len(words - ordinary) > _MOST_UNREAD * (of or len(words))
+    return new and len(_ENGLISH & words) < 3
+
+
+@lru_cache(maxsize=256)
+def _is_foreign(prompt_words: frozenset[str], ordinary: frozenset[str]) -> bool:
+    """Whether a prompt is in a language that the lists of ordinary words do not cover."""
+    in_script = sum(map(_is_script, prompt_words))
+    return 2 * in_script > len(prompt_words) or _mostly_new(prompt_words, ordinary)
+
+
+def _is_script(word: str) -> bool:
+    """Whether a word is in a script of letters that none of the lists uses."""
+    return not word.isascii() and word.isalpha() and _SCRIPT.match(word) is not None
 
 
 @lru_cache(maxsize=16)

@@ -215,14 +215,18 @@ class Swarm:
             if room <= 0:
                 break
             room -= 1
-            telling = self.reader.telling(found.feature, found.phrase)
+            own = _own_words(found, look.record.sketch)
+            telling = self.reader.telling(found.feature, own)
             if telling and not (is_sentence(found.feature) and self._is_work(found, look, peers)):
                 convicted[found.feature] = found
             else:
                 vague[found.feature] = found
         # If a phrase is split across lines, sentences or markup, no single wording contains it, but
         # its words still occur in the same prompts.
-        general = {f: self.reader.general(f, found.phrase) for f, found in vague.items()}
+        general = {
+            f: self.reader.general(f, _own_words(found, look.record.sketch))
+            for f, found in vague.items()
+        }
         for feature, company in look.record.sketch.company(
             f for f in general if general[f]
         ).items():
@@ -250,6 +254,13 @@ class Swarm:
             if evidence <= -log_threshold(self.alpha):
                 return exp(evidence), other_hits, other_total
         return None
+
+
+def _own_words(found: Conviction, sketch: Sketch) -> set[str]:
+    """Return the words of the phrase that are the node's own: if the prompts say a word, it is
+    counted less often than the phrase that holds it."""
+    words = found.phrase.split(" ")
+    return {found.feature, *(word for word in words if 2 * sketch.count(word) >= found.hits)}
 
 
 def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
