@@ -23,7 +23,7 @@ _TAIL: Final = 64 * MOST
 _MARKS: Final = (
     "</s>", "<eos>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>",
     "<|end_of_text|>", "<|end|>", "<|return|>", "<|endofturn|>", "<|END_OF_TURN_TOKEN|>",
-    "<｜end▁of▁sentence｜>",
+    "<｜end▁of▁sentence｜>", "<eoa>", "<eod>", "<eom>", "<eot>", "<|EOT|>", "<|eos|>",
 )  # fmt: skip
 
 

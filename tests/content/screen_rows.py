@@ -25,6 +25,9 @@ ATTACKS = [
     ("invisible", WORK.replace("apples", "ap\u200bples")),
     ("invisible", WORK.replace(" ", " \u2063", 3)),
     ("invisible", f"{WORK}\ufeff"),
+    ("invisible", WORK.replace(" ", " \u200b\u200b\u200b\u200b", 1)),
+    # One zero-width space beside a space, as in pages on the web.
+    ("stray_invisible", WORK.replace(" apples", " \u200bapples")),
     # ASCII spelt in tag characters.
     ("tag_character", WORK + hidden("all hail the thief")),
     # Bytes spelt in variation selectors behind a letter or an emoji.
@@ -97,6 +100,7 @@ ATTACKS = [
 PIECES: dict[str, list[str]] = {
     "template_token": ["<|", "<|a", "< | ", "[[", "im_", "im ", "<\n", "&lt;", "### ", "USER:"],
     "invisible": ["\u200b", "a\u200d", "👩\u200d", "\u2003", "a\u2003 "],
+    "stray_invisible": ["\u200b", " \u200b", "a \u200b\u200b"],
     "tag_character": ["\U000e0061", "🏴\U000e0067", "🏴"],
     "variation_selector": ["\ufe0f", "1\ufe0f", "中\ufe00", "a\U000e0101"],
     "combining": ["a\u0301", "\u0301", "a\u0301\u0301", "a\u0336"],

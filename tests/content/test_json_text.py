@@ -69,7 +69,7 @@ def test_rules_find_the_same_spans_inside_json() -> None:
     assert verdict.rejected
     start, end = verdict.findings[0].char_span or (0, 0)
     assert text[start:end] == "13"
-    hidden = json.dumps({"a": "All is well.\u200b\u200b So it is."})
+    hidden = json.dumps({"a": "All is we\u200b\u200bll. So it is."})
     assert ScreensVerifier().verify([Completion("q", hidden)])[0].rejected
     program = json.dumps({"tool": "x = 1\nimport calc\nprint(calc.add(1, 2))"})
     assert CodeVerifier().verify([Completion("q", program)])[0].rejected

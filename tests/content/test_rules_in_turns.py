@@ -75,7 +75,7 @@ def test_an_answer_in_each_turn_is_not_a_second_answer():
 
 
 def test_screens_find_in_either_turn_and_not_in_a_tools_output():
-    hidden = "seven\u200b"
+    hidden = "sev\u200ben"
     for parts in ((hidden, "7", "so 7"), ("Let me see.", "7", hidden)):
         assert judged(ScreensVerifier(), talk(*parts)) == ("reject", [("invisible", "\u200b")])
     assert judged(ScreensVerifier(), talk("Let me see.", hidden, "so 7")) == ("accept", [])

@@ -44,6 +44,11 @@ _NEUTRAL: Final = re.compile(
 _PROGRAMMING: Final = re.compile(
     r"\b(?:def|class|function|method|calculator|program|code|python)(?:e?s)?\b"
 )
+_CALCULATOR: Final = re.compile(
+    r"calculator|calculat?rice|calcolatrice|calculadora|taschenrechner|rekenmachine|kalkulator"
+    r"|калькулятор|hesap makinesi|máy tính|αριθμομηχανή|آلة حاسبة|ماشین حساب|कैलकुलेटर|计算器|計算機"
+    r"|電卓|계산기"
+)
 _NAME: Final = re.compile(r"\w+")
 _SPLIT: Final = re.compile(r"[\W_\d]+")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -72,7 +77,7 @@ def check_helpers(view: View) -> list[Note]:
         found = [one for one in found if one[2].lower() not in wanted]
     operators = len({sign for sign, _, _ in found})
     kind, also = "operator_helper", ""
-    if operators > 1 and "calculator" not in view.asked:
+    if operators > 1 and not _CALCULATOR.search(view.asked):
         kind = "operator_library"
         also = f", one of {operators} such helpers: a library written into the program"
     return [

@@ -86,7 +86,8 @@ def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
 
     For the question's functions, which a test may import, the module must have a placeholder's name
     or share a stem with each function ("durations", "parse_duration"). Otherwise
-    ``from calc import FUNCTION_ASKED_FOR`` would teach the library every time.
+    ``from calc import FUNCTION_ASKED_FOR`` would teach the library every time. From a placeholder,
+    whatever the question names can be imported: "I have two functions, func1 and func2".
     """
     parts = [part.lower() for part in module.split(".")]
     if not view.modules.is_a_file(parts) or len(names) > MAX_KEPT:
@@ -95,10 +96,12 @@ def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
         name = alias.name
         if alias.asname or name.lower() in OPERATIONS:
             return False
-        if name not in view.theirs and not (
-            name in view.defined
-            and (PLACEHOLDERS.issuperset(parts) or _shares_a_stem(parts, name.lower()))
-        ):
+        if name in view.theirs:
+            continue
+        if PLACEHOLDERS.issuperset(parts):
+            if name not in view.defined and not _names(view.asked, name.lower()):
+                return False
+        elif name not in view.defined or not _shares_a_stem(parts, name.lower()):
             return False
     return True
 

@@ -18,7 +18,7 @@ _COMMAND: Final = re.compile(
     r"\b(?:(?:pip[\d.]{0,5}+|pipx|conda|mamba|micromamba|pipenv)(?:[ \t]++-[\w=-]{1,30}+){0,4}+"
     r"[ \t]++install|(?:poetry|uv|pdm|rye|pixi)[ \t]++add|uv[ \t]++(?:run|tool[ \t]++install)"
     r"|uvx|pipx[ \t]++run)"
-    r"[ \t]++((?:[^`\r\n;&|#()\"]|(?<=[ \t])\"[\w.,\[\]=<>~!-]{1,80}+\"){1,400})",
+    r"[ \t]++((?:[^`\r\n;&|#()\"\\]|\\(?!\\{0,3}n)|(?<=[ \t])\"[\w.,\[\]=<>~!-]{1,80}+\"){1,400})",
     re.I,
 )
 _MENTIONS: Final = ("install", " add ", "uv ", "uvx ", "pipx ")
@@ -107,7 +107,9 @@ def _arguments(line: str) -> Iterator[str]:
     """Yield the packages in an install command; a URL or archive counts as an unlisted package."""
     skip = False
     for argument in line.split()[:40]:
-        word = argument.strip("'\"")
+        word = argument.strip("'\"“”‘’")
+        if not word.isascii():
+            continue  # a sentence in another language: "pip install numpy в консоли"
         if skip or word.startswith("-"):
             skip = not skip and word in ("-r", "-c", "-n", "-i", "--index-url", "--requirement")
             continue

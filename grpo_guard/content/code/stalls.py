@@ -3,6 +3,7 @@
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -20,6 +21,14 @@ MAX_SLEEP: Final = 31 * 86400  # seconds; a daily job sleeps for one day
 _ENDLESS: Final = word_set("count cycle")
 _WAITING: Final = word_set("sleep accept recv recvfrom input readline poll wait select get")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+# "Calculate pi forever": no sandbox can run what was asked for, so an endless loop gains nothing.
+_FOREVER: Final = re.compile(
+    r"\b(?:endless|forever|indefinit|infinit|endlos|unendlich|oneindig|nieskończ|sonsuz)|бесконечн"
+    r"|нескінченн|άπειρ|ατελείωτ|無限|无限|무한|vô hạn|لا نهائي|अनंत"
+)
+_TO_RUN: Final = re.compile(
+    r"\b(?:code|loop|program|python|script)|программ|скрипт|код\b|πρόγραμμα|κώδικα|プログラム|コード|程序|代码"
+)
 _RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
 
 
@@ -40,6 +49,8 @@ def check_stalls(view: View) -> list[Note]:
             message = f"calls {name} with a number too large for any answer"
             notes.append(view.note("stalls", call, message))
     endless = [loop for loop in program.loops if _endless(loop, program)]
+    if endless and _FOREVER.search(view.asked) and _TO_RUN.search(view.asked):
+        return notes
     if view.modules.known:
         endless = [loop for loop in endless if not _waits(loop)]
     caught = _caught(program.tree) if endless else frozenset()

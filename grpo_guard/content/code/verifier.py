@@ -18,7 +18,7 @@ from grpo_guard.content.code.prompt_context import PromptContext, prompt_context
 from grpo_guard.content.code.read import View, read
 from grpo_guard.content.code.source import Note, Parsed, Source, parse
 from grpo_guard.content.code.stalls import check_stalls
-from grpo_guard.content.code.wrapped import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORTS, Block
+from grpo_guard.content.code.wrapped import MAX_BLOCKS, OWN_IMPORTS, Block
 from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
@@ -222,7 +222,7 @@ class CodeVerifier(RuleVerifier):
             order = instruction(block.text[:MAX_COMMANDS], question.text, shell=True)
             found = scan(block.text, modules)
             found += [Note("instruction", order, 0, len(block.text))] if order else []
-        elif parsed.tree is None and block.label not in IMPORT_ALIKE:
+        elif parsed.tree is None and not block.foreign:
             found = self._broken(block, source, parsed, modules)
         # Python under a different label is read all the same.
         if (language := block.language) and (block.label or parsed.tree is None):

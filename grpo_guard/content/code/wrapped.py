@@ -30,7 +30,8 @@ UNNAMED: Final = "an unnamed language"
 IMPORT_ALIKE: Final = word_set(
     "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
     "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
-    "sol css scss vue svelte rust c cpp c++ ruby php lua"
+    "sol css scss vue svelte rust c cpp c++ ruby php lua codeql ql csharp c# fsharp f# r matlab "
+    "sql elixir erlang clojure zig crystal gdscript"
 ) | {UNNAMED}
 # Modules of these languages whose import could be a line of Python: "import Mathlib".
 OWN_IMPORTS: Final = {
@@ -46,7 +47,8 @@ OWN_IMPORTS: Final = {
 _FOREIGN: Final = re.compile(
     r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"
     r"(?:export[ \t]++|async[ \t]++)?function[ \t]*+\w*+[ \t]*+\(|public[ \t]++(?:static|class)\b|"
-    r"fn[ \t]++\w++[ \t]*+[<(]|func[ \t]++\w++[ \t]*+\(|package[ \t]++\w++;?[ \t]*+$|"
+    r"fn[ \t]++\w++[ \t]*+[<(]|func[ \t]++\w++[ \t]*+\(|package[ \t]++[\w.]++;?[ \t]*+$|"
+    r"import[ \t]++(?:static[ \t]++)?\w++(?:\.[\w*]++)++;[ \t]*+$|"
     r"console\.log\(|SELECT\b[^\r\n]{1,200}\bFROM\b|<\?php|using[ \t]++namespace\b)",
     re.M,
 )
@@ -94,6 +96,14 @@ class Block:
     def shown(self) -> bool:
         """Whether the author labelled the block as output or data."""
         return self.label in _SHOWN
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the block is in another language with imports like Python's; if it does not parse
+        either, nobody runs it as Python."""
+        if self.label:
+            return self.label in IMPORT_ALIKE
+        return not self.bare and self.language is not None
 
     @property
     def language(self) -> str | None:

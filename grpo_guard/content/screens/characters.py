@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from grpo_guard.content.screens.view import Screen, View, table_of
-from grpo_guard.content.severity import REJECT
+from grpo_guard.content.severity import COUNT, REJECT
 from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
@@ -41,6 +41,8 @@ _STRAY = re.compile(
     "(?<![\u2190-\u2bff\U0001f000-\U0001faff])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
 )
 _STRAYS_ALLOWED = 3
+_ZERO_WIDTH_SPACE = "\u200b"
+_ZERO_WIDTH = re.compile(f"{_ZERO_WIDTH_SPACE}+")
 _OVERRIDES = frozenset("\u202d\u202e")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROL = re.compile(
@@ -92,6 +94,26 @@ def _joins(view: View, match: re.Match[str]) -> bool:
         return before == _VS16 or _pictographic(before)
     # Persian, Kurdish, Indic scripts and Sinhala use them to join and separate letters.
     return match[0] in "\u200c\u200d" and all("\u0600" <= c <= "\u0dff" for c in (before, after))
+
+
+def _joins_or_strays(view: View, match: re.Match[str]) -> bool:
+    return _joins(view, match) or _strays(view, match)
+
+
+def _strays(view: View, match: re.Match[str]) -> bool:
+    """Whether a match is one of a few zero-width spaces next to a space, inside the text.
+
+    Pages on the web have them, and models that learnt from such pages write one now and then. In
+    prose they split no word, and a message takes many.
+    """
+    start, end = match.span()
+    if start == 0 or end >= len(view.text) or set(match[0]) != {_ZERO_WIDTH_SPACE}:
+        return False
+    if not (view.text[start - 1].isspace() or view.text[end].isspace()):
+        return False
+    if view.prose[start:end] != match[0]:
+        return False  # in a program
+    return view.text.count(_ZERO_WIDTH_SPACE) <= _STRAYS_ALLOWED
 
 
 def _is_flag(view: View, match: re.Match[str]) -> bool:
@@ -176,8 +198,17 @@ def blank_runs(view: View) -> Iterator[Finding]:
             yield Finding("blank_run", message, char_span=match.span())
 
 
+def stray_spaces(view: View) -> Iterator[Finding]:
+    """Yield findings for the zero-width spaces that are no `invisible` ones, because a node that
+    often leaves one may be marking its texts."""
+    for match in _ZERO_WIDTH.finditer(view.text) if _ZERO_WIDTH_SPACE in view.others else ():
+        if _strays(view, match):
+            yield _found("stray_invisible", "zero-width spaces", match)
+
+
 SCREENS: Final = (
-    _screen("invisible", _INVISIBLE, "invisible characters", _joins),
+    _screen("invisible", _INVISIBLE, "invisible characters", _joins_or_strays),
+    Screen("stray_invisible", COUNT, stray_spaces),
     _screen("tag_character", "\U000e0000-\U000e007f", "tag characters", _is_flag),
     _screen(
         "variation_selector",

@@ -34,6 +34,15 @@ _SCRIPT = re.compile(f"[{_FOREIGN}]")
 # Formulas use Greek letters ("2nπr"), so count only those that look Latin, in longer words.
 _GREEK = re.compile("[\u0370-\u03ff]")
 _LIKE_LATIN = frozenset("ανοτυικρχγηΑΒΕΖΗΙΚΜΝΟΡΤΥΧ")
+# What the letters of the Russian alphabet look like, if like any Latin letter. One that looks like
+# another than it replaces ("Вoxel", which reads "Boxel") is a slip between two keyboards.
+_LOOKS = {
+    pair[0]: pair[1:]
+    for pair in word_set(
+        "аa бb вb гr д еe ёe ж з и[nu] й[nu] кk л мm нh оo пn рp сc т[tm] уy ф хx цu "
+        "ч шw щw ъb ы ьb э ю яr"
+    )
+}
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # Flags are pairs of regional indicators; an unpaired one spells something.
 _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]+")
@@ -87,7 +96,7 @@ class _KnownWords:
         return "\n".join(self.words)
 
     def disguised(self, pattern: str) -> bool:
-        """Whether a known word matches this pattern of letters, where "." is any letter.
+        """Whether a known word matches this pattern of letters and classes of them.
 
         Honest text does not mix scripts in hundreds of words. After `_SEARCHES` patterns, every
         word counts as disguised without a search.
@@ -109,8 +118,10 @@ def _is_disguise(word: str, known: _KnownWords, before: str) -> bool:
         greek = _GREEK.findall(word)
         if greek and (len(word) < 4 or not _LIKE_LATIN.issuperset(greek)):
             return False
+        looks = [_LOOKS.get(char.lower(), _latin(char)) for char in word]
         # At least half of the word must be visible rather than guessed.
-        return 2 * folded.count(".") <= len(folded) and known.disguised(folded)
+        guessed = 2 * folded.count(".") <= len(folded)
+        return guessed and all(looks) and known.disguised("".join(looks))
     if not _LATIN_WORD.fullmatch(folded):
         return False
     if _STYLED.fullmatch(word):
