@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.another import redefined, sign_of
 from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.columns import columns
 from grpo_guard.content.arithmetic.doubts import SPOKEN
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
@@ -146,7 +147,7 @@ class ArithmeticVerifier(RuleVerifier):
             return overlong
         asked = words_of(completion.trusted_prompt)
         found = equations(text, asked=asked)
-        in_words = [] if self.textual == "off" else statements(text, found)
+        in_words = [] if self.textual == "off" else statements(text, found) + columns(fold(text))
         judged = sorted(found + in_words, key=_span_of) if self.textual == "judge" else found
         shown: list[_Shown] = []
         if not all(equation.right for equation in judged):
