@@ -1,4 +1,4 @@
-"""Calculations in other words, in columns, and with the result first."""
+"""Calculations in other words, in columns, with the result first, and solved equations."""
 
 import pytest
 
@@ -31,6 +31,10 @@ STATED = [
     ("  42\n  10\n+ 31\n====\n  {}", 83, 84),
     ("  4.2\n- 3.1\n-----\n  {}", 1.1, 1.2),
     ("  42\nx  2\n----\n  {}", 84, 85),
+    ("If x + 2 = 8, then x = {}.", 6, 7),
+    ("3y - 1.5 = 9\ny = {}", 3.5, 4.5),
+    ("$2n = 5$, so $n = {}$", "5/2", "3/2"),
+    (r"4x = 10 \implies x = {}", 2.5, 2),
 ]
 # "20 minus 5" is a calculation in signs or in plain words, whose error rejects.
 CALCULATED = [
@@ -82,6 +86,11 @@ def test_a_wrong_statement_is_found_and_a_right_one_passes(kind, form, true, wro
         "Box 5 = 2 + 4 balls",
         "Day 5 = 2 + 4",
         "The numbers from 1 to 5 = 2 + 4",
+        "x + 2 = 8y, so x = 7",
+        "3x + 2y = 8, so x = 7",
+        "x^2 + 2 = 11, so x = 7",
+        "x + 2 = 8, so x = 7y",
+        "x + 2 = 8 \nand then y = 7",
         "24/7 is 4",
         "1/4 is 20 students",
         r"$5 \text{ of } = 3$",
@@ -107,8 +116,18 @@ def test_a_calculation_after_a_verb_and_its_result_after_an_arrow():
 
 @pytest.mark.parametrize(
     "piece",
-    ["1\n", "+ 1\n", "1\n----\n", "twice 1 ", "1 more than ", "1 hours is ", "1 is the sum of "],
+    [
+        "1\n",
+        "x = 1\n",
+        "1 x",
+        "+ 1\n",
+        "1\n----\n",
+        "twice 1 ",
+        "1 more than ",
+        "1 hours is ",
+        "1 is the sum of ",
+    ],
 )
 def test_long_texts_of_fragments_are_read(piece):
-    (verdict,) = ArithmeticVerifier().verify([Completion("Q", piece * (200_000 // len(piece)))])
+    (verdict,) = ArithmeticVerifier().verify([Completion("Q", piece * (60_000 // len(piece)))])
     assert verdict.accepted
