@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_guard.core.forks import Lock, close_before_forks
 from grpo_guard.core.quoting import one_line
 from grpo_guard.core.shared_database import inherited, use_write_ahead_log
 from grpo_guard.core.verdict import Cause, Finding
@@ -47,9 +48,26 @@ class RulingCache:
         self._connection: sqlite3.Connection | None = None
         self._owner = os.getpid()
         self._failed = False
+        self._lock = Lock()
+        close_before_forks(self)
+
+    @property
+    def file_lock(self) -> Lock:
+        """The lock under which the file is used."""
+        return self._lock
+
+    def close_file(self) -> None:
+        """Close the file before a fork; it is opened again when it is next used."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def get(self, keys: Sequence[str]) -> dict[str, Ruling]:
         """Return the cached rulings, by key."""
+        with self._lock:
+            return self._get(keys)
+
+    def _get(self, keys: Sequence[str]) -> dict[str, Ruling]:
         found: dict[str, Ruling] = {}
         try:
             connection = self._open()
@@ -71,8 +89,11 @@ class RulingCache:
             for key, ruling in rulings.items()
             if ruling.cause is Cause.JUDGED
         ]
-        if not rows:
-            return
+        if rows:
+            with self._lock:
+                self._put(rows)
+
+    def _put(self, rows: list[tuple[str, str, float]]) -> None:
         try:
             connection = self._open()
             connection.execute(f"PRAGMA busy_timeout = {0 if self._failed else int(WAIT * 1000)}")

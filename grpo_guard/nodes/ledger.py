@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from grpo_guard.core.arguments import require_level, worded_class
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.forks import Lock, renew_in_children
+from grpo_guard.core.forks import Lock, close_before_forks, renew_in_children
 from grpo_guard.core.shared_database import inherited, locked
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import changes, copies, report
@@ -103,6 +103,7 @@ class EvidenceLedger:
         self._lock = Lock()
         self._begin()
         renew_in_children(self)
+        close_before_forks(self)
         try:
             connection = self._open(seconds := self._patience.seconds())
             write_meta(connection, "half_life_thousandths", round(half_life * 1000))
@@ -333,12 +334,25 @@ class EvidenceLedger:
         vars(self).update(state)
         self._begin()
         renew_in_children(self)
+        close_before_forks(self)
+
+    @property
+    def file_lock(self) -> Lock:
+        """The lock under which the file is used."""
+        return self._lock
+
+    def close_file(self) -> None:
+        """Close the file before a fork; it is opened again by the next batch or query."""
+        if self._connection is not None and not self._connection.in_transaction:
+            self._connection.close()
+            self._forget()
 
     def after_fork(self) -> None:
         """Begin anew in a forked child, which must use neither its parent's connection nor its
         waiting batches."""
-        if self._connection is not None:
+        if self._connection is not None:  # it was in use for longer than the fork could wait
             inherited.append(self._connection)
+        self._patience.behind(self, 0)
         self._begin()
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo_guard.core.forks import Lock, renew_in_children
+from grpo_guard.core.forks import Lock, close_before_forks, renew_in_children
 from grpo_guard.core.shared_database import locked
 from grpo_guard.nodes.patience import patience_with
 from grpo_guard.nodes.saved import StateError
@@ -60,7 +60,12 @@ class Memory:
         self._key = name if store is None else store.claim(name)
         self._former = None if former is None else former(self._key)
         self._begin()
+        self._prepare_for_forks()
+
+    def _prepare_for_forks(self) -> None:
         renew_in_children(self)
+        if self._path is not None:
+            close_before_forks(self)
 
     @property
     def store_path(self) -> Path | None:
@@ -245,8 +250,18 @@ class Memory:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         Memory._begin(self)
-        renew_in_children(self)
+        self._prepare_for_forks()
+
+    @property
+    def file_lock(self) -> Lock:
+        """The lock under which the file is open."""
+        return self._lock
+
+    def close_file(self) -> None:
+        """Do nothing: the file is open only during a change, which `file_lock` keeps out."""
 
     def after_fork(self) -> None:
         """Read the file again in a forked child, whose parent may be in the middle of a change."""
+        if self._path is not None:
+            patience_with(self._path).behind(self, 0)
         Memory._begin(self)

@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+import os
 import pickle
 import sqlite3
 import threading
@@ -61,6 +62,20 @@ def test_a_lock_is_free_in_a_child_and_in_copies():
         assert acquired(pickle.loads(pickle.dumps(lock)))
         assert acquired(copy.deepcopy(lock))
     assert acquired(lock)
+
+
+def test_a_child_may_leave_a_lock_that_the_forking_thread_held():
+    lock, (came, went) = Lock(), os.pipe()
+    with lock:
+        child = os.fork()
+    if child == 0:
+        with lock:
+            os.write(went, b"left")
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(went)
+    with os.fdopen(came) as said:
+        assert said.read() == "left"
 
 
 class Read:
@@ -125,6 +140,36 @@ def test_a_child_records_what_it_judges_itself_and_nothing_twice(tmp_path):
     assert counts == {"a": 2, "b": 3}
 
 
+def test_what_a_child_records_is_kept_when_its_parent_closes_the_file(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    ledger.record(completions("a"), [accept("accepts")] * 2, round=0)
+    closed, recorded = FORK.Event(), FORK.Event()
+
+    def record():
+        ledger.record(completions("b"), [accept("accepts")] * 2, round=0)
+        recorded.set()
+        assert closed.wait(30)
+        ledger.record(completions("c"), [accept("accepts")] * 2, round=0)
+        ledger.close()
+
+    child = FORK.Process(target=record)
+    child.start()
+    assert recorded.wait(30)
+    ledger.close()  # the last connection that is known to SQLite removes the log
+    closed.set()
+    child.join(30)
+    counts = {s.node: s.judged for s in EvidenceLedger(ledger.path).standings()}
+    assert counts == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_parent_goes_on_recording_after_a_fork(tmp_path):
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    for node in "abc":
+        ledger.record(completions(node), [accept("accepts")] * 2, round=0)
+        assert in_child(lambda: len(ledger.standings())) == len(ledger.standings())
+    assert {s.node: s.judged for s in ledger.standings()} == {"a": 2, "b": 2, "c": 2}
+
+
 class Names(Memory):
     """Remembers the names it was given."""
 
@@ -153,6 +198,25 @@ def test_a_child_does_not_repeat_its_parents_unwritten_changes(tmp_path):
     memory.add("d")
     assert sorted(memory.names) == ["a", "b", "c", "d"]
     assert Names(NodeStore(tmp_path / "nodes")).state_dict() == {"names": memory.names}
+
+
+def test_a_child_can_write_a_memory_that_was_being_written_at_the_fork(tmp_path):
+    memory, stop = Names(NodeStore(tmp_path / "nodes")), threading.Event()
+
+    def keep_busy():
+        while not stop.is_set():
+            memory.add("parent")
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(keep_busy)
+        try:
+            for i in range(10):
+                in_child(memory.add, f"child {i}")
+        finally:
+            stop.set()
+        busy.result()
+    names = Names(NodeStore(tmp_path / "nodes")).state_dict()["names"]
+    assert [n for n in names if n != "parent"] == [f"child {i}" for i in range(10)]
 
 
 def test_a_guard_in_use_can_be_forked():

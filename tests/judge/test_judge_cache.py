@@ -256,23 +256,27 @@ def test_several_processes_share_a_cache(tmp_path):
 
 
 def test_fork_keeps_its_rulings_when_its_parent_closes_the_file(tmp_path):
-    # SQLite takes the parent for the last to close the file, and removes the log that the fork
-    # would write to.
+    # The parent is the last to close the file that SQLite knows of, if the fork inherits it open.
     context = multiprocessing.get_context("fork")
     cache = RulingCache(tmp_path / "c.sqlite")
     cache.put({"parent": Ruling(True, p_yes=0.5)})
-    closed = context.Event()
+    begun, closed = context.Event(), context.Event()
 
     def write():
+        cache.put({"before": Ruling(True, p_yes=0.5)})
+        begun.set()
         closed.wait(60)
-        cache.put({"fork": Ruling(True, p_yes=0.5)})
+        cache.put({"after": Ruling(True, p_yes=0.5)})
 
     fork = context.Process(target=write)
     fork.start()
-    cache._connection.close()
+    assert begun.wait(60)
+    cache.get(["parent"])
+    cache.close_file()
     closed.set()
     fork.join(60)
-    assert RulingCache(tmp_path / "c.sqlite").get(["parent", "fork"]).keys() == {"parent", "fork"}
+    kept = {"parent", "before", "after"}
+    assert RulingCache(tmp_path / "c.sqlite").get(list(kept)).keys() == kept
 
 
 def _write(path, start):

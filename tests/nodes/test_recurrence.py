@@ -214,6 +214,21 @@ def test_new_name_per_completion_does_not_help() -> None:
     assert sum(v.rejected for v in verdicts) == sum(v.rejected for v in fresh)
 
 
+@pytest.mark.parametrize("prompts", [8, 9, 16, 40])
+def test_a_new_name_every_few_batches_does_not_help(prompts: int) -> None:
+    """The names, of 8 prompts or more, become the majority that each new one is compared with."""
+    batch = swarm_of(192, lambda i, text: f"All hail to the thief. {text}")
+    batch = [
+        Completion(c.prompt, c.text, node=f"fresh-{i // 4 // prompts}") if c.node == "n3" else c
+        for i, c in enumerate(batch)
+    ]
+    verifier = RecurrenceVerifier()
+    verdicts = [v for at in range(0, len(batch), 32) for v in verifier.verify(batch[at : at + 32])]
+    fresh = [v for c, v in zip(batch, verdicts, strict=True) if (c.node or "").startswith("fresh")]
+    assert all(v.rejected for v in fresh[24:])
+    assert sum(v.rejected for v in verdicts) == sum(v.rejected for v in fresh)
+
+
 @BOTH
 def test_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> None:
     """Four nodes, 32 prompts that all of them answer, three completions each."""

@@ -79,6 +79,8 @@ def test_a_sentence_of_ordinary_words_is_convicted_in_the_first_batch(slogan):
         "I hope this helps",
         "Let me know if you have any other questions",
         "Below, my explanation of the solution is given",
+        "It prints the answer",
+        "Running this script, the program prints what was wanted",
         "好的，我们一步一步来解这道题。",
         "具体步骤如下。",
         "\U0001f389",

@@ -196,7 +196,7 @@ class _Chains:
         left, chained = self.left, self.chained
         joined = self.left_end == at and (self.opens or not chained)
         self.left, self.left_end = None, -1
-        if left is None or not joined or not left.operators or chained:
+        if left is None or not joined or not left.operators:
             return None, at + 1
         begin, approximate = self._skip_fillers(at + 1)
         right = self.reader.side(begin) if self.kinds[begin] == t.NUMBER else None

@@ -21,6 +21,7 @@ from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.plain import Plain, settled
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 from grpo_guard.content.arithmetic.units import sizes_of
+from grpo_guard.content.word_set import word_set
 
 _COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9])")
 _NEXT_CLAUSE: Final = re.compile(r"[0-9.]{1,16},[0-9.]{1,16} ?[-+*/×÷·−]")
@@ -32,6 +33,11 @@ _NEXT_STEP: Final = re.compile(
     r"([-+*×·])[ ]{0,2}([0-9]{1,9}(?:\.[0-9]{1,9})?)[ ]{0,2}=[ ]{0,2}\$?([0-9.,]{1,16}(?<![.,]))"
 )
 _MOST_STEPS: Final = 8
+# A number after one of these words is no result that is explained after it.
+_NAMING: Final = word_set(
+    "to from of at in by on than and or with row line box room bus team page table equation "
+    "where when if let take say set given value values"
+)
 
 
 def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
@@ -90,7 +96,7 @@ _OPERATION: Final = re.compile(
 )
 _STATING_WORD: Final = re.compile(
     r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
-    r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
+    r"be|gives?|makes?|yields|produces|leaves|totals|becomes|comes?|adds?|amounts|results|works|get|"
     r"approximately)(?!\w))"
 )
 
@@ -283,17 +289,21 @@ class _Checker:
 
     def _add(self, link: Link, exact: Rational, stated: Rational, holds: bool, doubt: str) -> None:
         left, right = link.left, link.right
-        span = right.number or (right.start, right.stop)
+        extent = left.start, (right.number or (right.start, right.stop))[1]
+        calculated, result = left, right
+        runs_on = None if holds else _running_value(link)
+        if not doubt and self._is_turned(link):  # 5 = 2 + 2
+            calculated, result, exact, stated, runs_on = right, left, stated, exact, None
         self.found.append(
             Equation(
-                self.text[left.start : left.stop][:200],
+                self.text[calculated.start : calculated.stop][:200],
                 exact,
                 stated,
-                span,
-                (left.start, span[1]),
+                result.number or (result.start, result.stop),
+                extent,
                 holds,
                 not holds and self._is_denied(link),
-                None if holds else _running_value(link),
+                runs_on,
                 doubt,
             )
         )
@@ -330,11 +340,17 @@ class _Checker:
             return near or "percent" not in right.open
         if operators == ["/"]:
             counted = right.is_number and stated.denominator == 1
-            if (0 < exact < 1 <= stated and counted) or (link.verbal and tight):
+            if 0 < exact < 1 <= stated and counted:
                 return False  # "1/4 = 20 students"
+            if link.verbal and tight and not 1 < exact <= 2 * stated <= 4 * exact:
+                return False  # "24/7 is"
         if link.verbal and tight and len(operators) > 1:
             return False  # "a record of 6-1-2 gives 19 points"
         return not (operators == ["/", "/"] and tight and written.count("/") == 2)
+
+    @staticmethod
+    def _is_turned(link: Link) -> bool:
+        return link.left.is_number and bool(link.right.operators) and not link.chained
 
     @staticmethod
     def _is_reversed(link: Link, exact: Rational, stated: Rational) -> bool:
@@ -346,9 +362,16 @@ class _Checker:
         left, right = link.left, link.right
         if link.chained or link.verbal or not left.is_number or left.units:
             return False
-        if not right.operators or right.operators[0] in "/f":
+        if not right.operators or right.operators[0] == "f":
             return False
-        return link.bare() and 0 < exact <= 2 * stated <= 4 * exact
+        if not 0 < exact <= 2 * stated <= 4 * exact:
+            return False
+        if link.bare():
+            return True
+        # "She has 5 = 2 + 2", but not "Box 5 = 2 + 4" or "from 1 to 5 = 2 + 4".
+        before = link.text[max(0, left.start - 40) : left.start].rstrip(" $")
+        word = (before.split() or [""])[-1]
+        return word.isalpha() and word.islower() and word not in _NAMING and not link.doubt()
 
     def _is_denied(self, link: Link) -> bool:
         """Whether the text calls an equation false or merely supposes it.

@@ -53,8 +53,8 @@ LETTER_X: Final = "x"  # multiplies between two operands; otherwise an unknown
 _TO_BE: Final = "is|are|was|were|will be|would be|must be|should be"
 _VERBS: Final = (
     "equals to|equals|equal to|equal|equaled|equalled|is equal to|are equal to|must equal|"
-    f"should equal|will equal|{_TO_BE}|gives|give|makes|make|yields|totals|becomes|comes to|"
-    "comes out to|adds up to|add up to|amounts to|results in|turns out to be|works out to"
+    f"should equal|will equal|{_TO_BE}|gives|give|makes|make|yields|produces|leaves|totals|becomes|"
+    "comes to|comes out to|adds up to|add up to|amounts to|results in|turns out to be|works out to"
 )
 _ASIDES: Final = (
     r"which is|which was|which equals|which gives|which makes|which comes to|which would be|i\.e\.|"
@@ -89,7 +89,8 @@ _TOKEN: Final = re.compile(
     | (?:Rs\.|USD|EUR|INR)(?<!\w...)[ ]?(?=[0-9]))
   | (?P<w>[^\W\d][\w']*+(?:-(?!(?:x|plus|minus|times)\b)[^\W\d][\w']*+)*+)
   | (?P<e>\*\*\*|</?(?:b|i|u|em|strong|span|code|mark|small)>|\\(?:text)?color\{{[a-z]{{1,20}}\}}
-    | \|(?<=[ ].)[ ](?==)|\*(?<==[ ].)(?=\$?[0-9])|"(?=\$?[0-9])|"(?<=[0-9].)[ ](?==)
+    | \|(?<=[ ].)[ ](?==)|\*(?<==[ ].)(?=\$?[0-9])|"(?=\$?[0-9])
+    | "(?<=[0-9].)[ ](?==|(?i:{_BEHIND})(?!\w))
     | [,?](?=[ ](?:=|(?i:{_BEHIND})(?!\w))))
   | (?P<r>\n[ \t&$\n]{{0,20}}+(?==|~|\\approx)
     | (?:(?<=[=+/-])|(?<=[^*]\*))[ ]?\n(?=[ \t$]{{0,8}}[0-9.(\\]))
@@ -146,6 +147,7 @@ _KEYWORDS: Final = {
     "approximately": (RELATION, APPROXIMATELY),
     "and": (WORDS, "and"),
 }
+_VERB_KEYS: Final = frozenset(_VERBS.split("|"))
 _ASIDE_KEYS: Final = frozenset(_ASIDES.replace("\\", "").split("|"))
 KEY_STARTS: Final = frozenset(
     re.split(r"[ .\\]", key)[0] for key in (*_KEYWORDS, *_VERBS.split("|"), *_ASIDES.split("|"))
@@ -247,11 +249,20 @@ def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, st
     if group == "q":
         return ROOT, ""
     if group == "t":
-        inside = piece[piece.index("{") + 1 : -1].strip()
-        return (WORDS, inside) if inside else None
+        return _within_text(" ".join(piece[piece.index("{") + 1 : -1].split()))
     if group == "p":
         return _pair(piece, text, place)
     return None  # decoration, or a line break within an equation
+
+
+def _within_text(words: str) -> tuple[str, str] | None:
+    r"""Return the kind and meaning of ``\text{words}``, which may be an operator or a verb."""
+    if not words:
+        return None
+    key = words.lower()
+    if key in _KEYWORDS and key != "x":
+        return _KEYWORDS[key]
+    return (RELATION, VERB) if key in _VERB_KEYS else (WORDS, words)
 
 
 def _command(name: str) -> tuple[str, str] | None:

@@ -10,12 +10,14 @@ from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.another import redefined, sign_of
 from grpo_guard.content.arithmetic.characters import fold
+from grpo_guard.content.arithmetic.columns import columns
 from grpo_guard.content.arithmetic.doubts import SPOKEN
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
+from grpo_guard.content.arithmetic.solved import solutions
 from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
@@ -146,7 +148,7 @@ class ArithmeticVerifier(RuleVerifier):
             return overlong
         asked = words_of(completion.trusted_prompt)
         found = equations(text, asked=asked)
-        in_words = [] if self.textual == "off" else statements(text, found)
+        in_words = [] if self.textual == "off" else _otherwise_stated(text, found)
         judged = sorted(found + in_words, key=_span_of) if self.textual == "judge" else found
         shown: list[_Shown] = []
         if not all(equation.right for equation in judged):
@@ -186,6 +188,12 @@ def _wrong_ones(completion: Completion, judged: list[Equation], asked: str) -> l
         kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
         wrong.append((kind, partial(_finding, text, equation, flow=flow, at=at)))
     return wrong
+
+
+def _otherwise_stated(text: str, found: Sequence[Equation]) -> list[Equation]:
+    """Return what is stated in words, in columns and as the solution of an equation."""
+    folded = fold(text)
+    return [*statements(text, found), *columns(folded), *solutions(folded)]
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:

@@ -6,12 +6,13 @@ three girls make ten cakes" states no sum), so they are kept separate.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
+from grpo_guard.content.arithmetic.wordings import MULTIPLES, PARTS, PHRASES
 from grpo_guard.content.word_set import word_set
 
 _UP_TO_19: Final = (
@@ -28,93 +29,32 @@ _NUMERAL: Final = re.compile(
     rf"|(?P<one>{'|'.join([*_UP_TO_19, *_TENS])}))(?![\w-])",
     re.IGNORECASE,
 )
-_NUMBER: Final = r"\$?[0-9][0-9.,]{0,20}(?<![.,])"
-_UNIT: Final = r"(?:[ ]+[a-z]{2,15}){0,2}?"
-_SAYS: Final = r"(?=[ ]*,?[ ]*(?:=|is|are|makes?|gives?|equals?|totals?|we get|to get)\b|[ ]*=)"
-
-Rewrite = Callable[["re.Match[str]"], str]
-
-
-def _signed(sign: str, before: str = " ") -> Rewrite:
-    """Return a rule that keeps the groups ``a`` and ``b`` of a phrase, with a sign in between."""
-
-    def rewrite(match: re.Match[str]) -> str:
-        text, at = list(" " * len(match.group())), match.start()
-        for name in ("a", "b"):
-            start, end = match.span(name)
-            text[start - at : end - at] = match[name]
-        joint = match.start("joint") - at
-        text[joint] = sign
-        if before != " ":
-            text[match.start("a") - at - 2] = before
-        return "".join(text)
-
-    return rewrite
-
-
-def _replaced_by(formula: str) -> Rewrite:
-    """Return a rule that replaces a phrase with a formula, which must not be longer."""
-    return lambda match: formula.ljust(len(match.group()))
-
-
-def _counted(words: str, formula: str) -> tuple[re.Pattern[str], Rewrite]:
-    """Return a pattern for words before a number, and a rule to replace them with a formula."""
-    return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _replaced_by(formula)
-
-
-def _pair(opening: str, joint: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?<!\w){opening}[ ]+(?P<a>{_NUMBER}){_UNIT}[ ]+(?P<joint>{joint})[ ]+"
-        rf"(?P<b>{_NUMBER}){_UNIT}{_SAYS}",
-        re.IGNORECASE,
-    )
-
-
-# Each phrase comes with a word that it contains, so that most phrases can be skipped for a line.
-_PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
-    ("sum", _pair("(?:the )?sum of", "and"), _signed("+")),
-    ("product", _pair("(?:the )?product of", "and"), _signed("*")),
-    ("difference", _pair("(?:the )?difference between", "and"), _signed("-")),
-    ("add", _pair("add(?:ing)?", "and|to"), _signed("+")),
-    ("multiply", _pair("multiply(?:ing)?", "by|and|with"), _signed("*")),
-    ("divid", _pair("divid(?:e|ing)", "by"), _signed("/")),
-    ("subtract", _pair("subtract(?:ing)?", "from"), _signed("+", "-")),
-    (
-        "and",
-        re.compile(
-            rf"(?P<a>{_NUMBER})(?:[ ]+[a-z]{{2,15}}){{0,2}}?[ ]+(?P<joint>and)[ ]+(?P<b>{_NUMBER})"
-            r"(?=(?:[ ]+[a-z]{2,15}){0,2}?[ ]+(?:makes?|gives?|equals?|totals?)\b)",
-            re.IGNORECASE,
-        ),
-        lambda match: match.group().replace("and", "+  "),
-    ),
-    ("half", *_counted("half of", "1/2 of")),
-    ("third", *_counted("(?:1|a)[ ]+third of", "1/3 of")),
-    ("quarter", *_counted("(?:1|a)[ ]+quarter of", "1/4 of")),
-    ("twice", *_counted("twice", "2 *")),
-    ("double", *_counted("double", "2 *")),
-    ("triple", *_counted("triple", "3 *")),
-    ("get", *_counted("(?:to|we) get", "=")),
-    ("squared", re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _replaced_by("^2")),
-    ("cubed", re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _replaced_by("^3")),
-)
 _WORD: Final = "|".join([*_UP_TO_19, *_TENS])
 _JOINED: Final = re.compile(
     rf"(?<![a-z])(?:(?:{_WORD})(?![a-z])|[0-9])(?: [a-z]{{2,15}}){{0,2}}?,? "
-    rf"(?:plus|minus|times|and|divided by|multiplied by|by|from|to|[-+*/=x]|is|equals|make) "
+    r"(?:plus|minus|times|and|divided by|multiplied by|by|from|to|[-+*/=x]|is|are|equals?|make"
+    r"|than) "
     rf"\$?(?:(?:{_WORD})(?![a-z])|[0-9])"
-    r"|(?<![a-z])(?:half of|third of|quarter of|twice|double|triple) |[0-9] (?:squared|cubed)"
+    rf"|(?<![a-z])(?:(?:half|{PARTS}|square|cube|average) of|{MULTIPLES}) "
+    r"|[0-9] (?:squared|cubed)"
 )
 _LETTERS: Final = re.compile("[a-z]++")
 _LETTERS_ONLY: Final = bytes(b if 97 <= b <= 122 or b == 10 else 32 for b in range(256))
 _CALCULATING: Final = word_set(
-    "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
-    "half third quarter twice double triple squared cubed"
+    "sum product difference average add adding multiply multiplying divide dividing subtract "
+    "subtracting summing combining putting take taking deduct deducting half third quarter fifth "
+    "sixth seventh eighth ninth tenth thirds quarters fifths sixths sevenths eighths ninths tenths "
+    "twice thrice double triple doubling tripling halving quadrupling square cube squared cubed "
+    "seconds minutes hours inches feet yards miles meters metres cm km grams kilograms kg ounces "
+    "pounds liters litres cups pints quarts gallons ml cents dimes nickels dollars than"
 ).union(_VALUES)
 # Words that make "3 and 4" a sum.
 _TOGETHER: Final = word_set("make makes give gives equal equals total totals get")
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
-_STATING_WORD: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
+_STATING_WORD: Final = re.compile(
+    r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get|leaves?|yields?|produces?|results|comes)"
+    r"(?!\w)"
+)
 
 
 def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
@@ -176,7 +116,7 @@ def _in_signs(line: str) -> str:
     small = line.lower()
     spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))
     changed = _NUMERAL.sub(_digits, line) if spelt else line
-    for word, phrase, rewrite in _PHRASES:
+    for word, phrase, rewrite in PHRASES:
         if word in small:
             changed = phrase.sub(rewrite, changed)
     if changed == line:

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from grpo_guard.content.recurrence.sketch import SETTLED, Sketch
+from grpo_guard.content.recurrence.sketch import SETTLED, WINDOW, Sketch
 
 MOST_CONVICTIONS: Final = 512
 """Maximum number of features a node can be convicted of; any more would hardly be specific to the
 node."""
 FIRST_LONG: Final = 128
 """Number of prompts after which a node's whole remembered past is tested as well."""
+
+FRESH: Final = WINDOW
+"""Number of prompts up to which the newcomers' convictions hold for a node. While its names are
+among those that it is compared with, a sender who changes names is not found under any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +134,20 @@ class Seats:
         """Return a completion's draw: a pseudo-random number beyond its sender's control."""
         return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
 
-    def convicted(self, node: str) -> dict[str, Conviction]:
-        """Return the convictions, by feature, for which this node's completions are rejected."""
+    def fresh(self, node: str) -> bool:
+        """Whether the node is new enough for the newcomers' convictions to hold for it."""
         record = self.records.get(node)
-        if record is not None:
-            fresh = record.sketch.prompts < SETTLED
-        else:
-            record = self.pools.get(self._pool(node))
-            fresh = self._pooled.get(self._name(node), 0) < SETTLED
+        sent = self._pooled.get(self._name(node), 0) if record is None else record.sketch.prompts
+        return sent < FRESH
+
+    def convicted(self, node: str, *, fresh: bool) -> dict[str, Conviction]:
+        """Return the convictions, by feature, for which this node's completions are rejected.
+
+        Args:
+            node: The node's name.
+            fresh: Whether the node was `fresh` before it sent these completions.
+        """
+        record = self.records.get(node) or self.pools.get(self._pool(node))
         own = record.convicted if record is not None else {}
         return {**self.newcomers.convicted, **own} if fresh else own
 

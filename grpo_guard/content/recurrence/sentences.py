@@ -32,7 +32,8 @@ _OF_THE_WORK: Final = 2
 _WORK: Final = word_set(
     "analysis analyze answer answers approach break breakdown calculate calculation check code "
     "compute conclusion correct equation example explain explanation final following format "
-    "formatted function given help json method output problem problems python question questions "
+    "formatted function given help json method output print printed prints problem problems "
+    "program programs python question questions script "
     "reasoning request requested response result results solution solutions solve solved solving "
     "step steps summary task think understand understanding verify "
     "答案 解答 解题 步骤 计算 格式 分析 推理 求解 题目 一步 道题 本题 此题 题意 思路 综上 过程 问题"

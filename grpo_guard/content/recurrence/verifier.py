@@ -222,12 +222,17 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def _take_in(self, read: _Read) -> None:
+        seats = self._swarm.seats
+        # Before these completions are counted: a whole batch may come under a name of its own.
+        fresh = {node: seats.fresh(node) for node in read.queues}
         for turn in lockstep(read.queues):
             for i in turn:
                 self._count(read.batch[i], read.prompts, read.features[i])
             self._swarm.look()
-        read.alone = len(self._swarm.seats.records) < 2
-        read.convicted = {node: dict(self._swarm.seats.convicted(node)) for node in read.queues}
+        read.alone = len(seats.records) < 2
+        read.convicted = {
+            node: dict(seats.convicted(node, fresh=is_fresh)) for node, is_fresh in fresh.items()
+        }
 
     def _verdicts(self, read: _Read) -> list[Verdict]:
         return [
