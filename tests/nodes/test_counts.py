@@ -233,9 +233,9 @@ def test_checkpoint_includes_the_counts():
     for broken in ({"counts": {"format": 1, "tables": {}}}, {"counts": 7}):
         with pytest.raises(StateError, match="expected what state_dict"):
             fresh.load_state_dict(broken)
-    with pytest.raises(ValueError, match=r"arithmetic: expected what .* gave, got list"):
+    with pytest.raises(ValueError, match=r"arithmetic: expected what .* returned, got list"):
         fresh.load_state_dict([])
-    with pytest.raises(ValueError, match=r"screens: expected what .* gave, got counts"):
+    with pytest.raises(ValueError, match=r"screens: expected what .* returned, got counts"):
         ScreensVerifier().load_state_dict(state)
 
 

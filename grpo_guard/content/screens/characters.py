@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from grpo_guard.content.screens.view import Screen, View, table_of
-from grpo_guard.content.severity import COUNT, REJECT
+from grpo_guard.content.severity import REJECT, REPORT
 from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
@@ -208,7 +208,7 @@ def stray_spaces(view: View) -> Iterator[Finding]:
 
 SCREENS: Final = (
     _screen("invisible", _INVISIBLE, "invisible characters", _joins_or_strays),
-    Screen("stray_invisible", COUNT, stray_spaces),
+    Screen("stray_invisible", REPORT, stray_spaces),
     _screen("tag_character", "\U000e0000-\U000e007f", "tag characters", _is_flag),
     _screen(
         "variation_selector",
