@@ -106,14 +106,16 @@ def _strays(view: View, match: re.Match[str]) -> bool:
     Pages on the web have them, and models that learnt from such pages write one now and then. In
     prose they split no word, and a message takes many.
     """
+    if _ZERO_WIDTH_SPACE not in view.notes:  # counted once, not for each match
+        view.notes[_ZERO_WIDTH_SPACE] = view.text.count(_ZERO_WIDTH_SPACE)
+    if view.notes[_ZERO_WIDTH_SPACE] > _STRAYS_ALLOWED:
+        return False
     start, end = match.span()
     if start == 0 or end >= len(view.text) or set(match[0]) != {_ZERO_WIDTH_SPACE}:
         return False
     if not (view.text[start - 1].isspace() or view.text[end].isspace()):
         return False
-    if view.prose[start:end] != match[0]:
-        return False  # in a program
-    return view.text.count(_ZERO_WIDTH_SPACE) <= _STRAYS_ALLOWED
+    return view.prose[start:end] == match[0]  # and not in a program
 
 
 def _is_flag(view: View, match: re.Match[str]) -> bool:

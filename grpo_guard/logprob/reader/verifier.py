@@ -22,6 +22,7 @@ from grpo_guard.logprob.reader.honest import Vote
 from grpo_guard.logprob.reader.proposals import NodeSentences, PhrasePlaces
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, drawn, happens, own_sentences
+from grpo_guard.logprob.reader.wordings import Wordings
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
@@ -137,6 +138,7 @@ class ReaderVerifier(Composed):
                 f"got {verifier.name}"
             )
         self._phrases = PhrasePlaces()
+        self._wordings = Wordings()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
         self._lock = Lock()
 
@@ -233,6 +235,14 @@ class ReaderVerifier(Composed):
             elif opinion is not None:
                 results[row].known.append((finding, opinion.p_value))
 
+    def _weighed(self, question: _Question, vote: Vote) -> Vote:
+        """Return the vote that counts as evidence. A sentence that its node has used before shows
+        nothing new: an honest node may end each answer in a way that no other does."""
+        node, span = question.span.node, question.span
+        if node is None or self._wordings.is_new(node, _text(span)):
+            return vote
+        return Vote(1.0, beyond=False)
+
     def _foreign_sentences(
         self,
         results: dict[int, _Results],
@@ -249,7 +259,7 @@ class ReaderVerifier(Composed):
             if question.finding is not None or not isinstance(opinion, Opinion):
                 continue
             if opinion.excused is not None:
-                votes[question.row].append(opinion.excused)
+                votes[question.row].append(self._weighed(question, opinion.excused))
         convicted = self._sentences.convicted(batch, votes)
         # All sentences from convicted nodes are read: the draw may have missed the foreign one.
         spans = list[tuple[int, TextSpan]]()
