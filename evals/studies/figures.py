@@ -55,7 +55,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.2.0": (
         "announced-bundled", "demo-seed-0", "demo-seed-1", "demo-seed-2", "demo-seed-3",
         "demo-seed-4", "detect-smollm2-gsm8k", "extras", "ledger-scale", "length-cost",
-        "reader-optimised", "reader-public", "samplers-nucleus", "samplers-penalty",
+ "samplers-nucleus", "samplers-penalty",
         "samplers-top_k", "scale", "serve-load", "serve-sustained", "swarm-authors",
         "swarm-length", "swarm-smollm2-code", "swarm-smollm2-sums",
         "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-untruncated",
