@@ -14,7 +14,6 @@ from grpo_guard.adapters.trl.correction import masked_sequences, sampling_of
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
-from tests.trl.test_trl_trainer import grpo
 
 SENT = ("12", "Hail", "3", "x")
 REWARD = {"12": 1.0, "Hail": 5.0, "3": 2.0, "x": 0.0}
@@ -85,7 +84,9 @@ def near(values):
 def test_unguarded_trl_masks_the_sequence_and_keeps_it_in_the_baseline(tmp_path):
     made = train(tmp_path, Plain)
     assert ratios(made)[0] == near([1.0, 1.0, 0.0, 1.0])
-    np.testing.assert_allclose(made.captured[0], grpo([1.0, 5.0, 2.0, 0.0]), atol=1e-3)
+    np.testing.assert_allclose(
+        made.captured[0], tiny_trl.advantages([1.0, 5.0, 2.0, 0.0]), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(("leave_out", "third"), [(False, 2.0), (True, None)])
@@ -94,7 +95,9 @@ def test_veto_combined_with_a_masked_sequence(tmp_path, leave_out, third):
     made = train(tmp_path, Guarded, extra={"guard": guard, "leave_out_masked": leave_out})
     assert len(made.captured) == 2
     for captured in made.captured:
-        np.testing.assert_allclose(captured, grpo([1.0, None, third, 0.0]), atol=1e-3)
+        np.testing.assert_allclose(
+            captured, tiny_trl.advantages([1.0, None, third, 0.0]), atol=1e-3
+        )
     assert ratios(made)[0] == near([1.0, 1.0, 0.0, 1.0])
     assert logged(made, "guard/masked_sequences") == [0.25, 0.25]
     # TRL's own metrics cover all rows, whatever the guard left out.
@@ -108,7 +111,9 @@ def test_other_modes_mask_no_sequence(tmp_path):
         tmp_path, Guarded, extra={"guard": guard, "leave_out_masked": True},
         vllm_importance_sampling_mode="token_truncate",
     )  # fmt: skip
-    np.testing.assert_allclose(made.captured[0], grpo([1.0, None, 2.0, 0.0]), atol=1e-3)
+    np.testing.assert_allclose(
+        made.captured[0], tiny_trl.advantages([1.0, None, 2.0, 0.0]), atol=1e-3
+    )
     assert logged(made, "guard/masked_sequences") == []
 
 

@@ -11,7 +11,7 @@ from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
-from tests.trl.test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, grpo, length, odd
+from tests.trl.test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, length, odd
 
 DROP = Policy(on_reject="drop")
 
@@ -98,7 +98,7 @@ def test_trainer_that_counts_none_as_0_refuses_drop(tmp_path):
         with pytest.raises(FrameworkError, match="Buffered counts a completion without reward as"):
             plain(tmp_path, guard(NoWord(), policy=policy)([by_text]), kind=kind)
     made = plain(tmp_path, guard(NoWord(), policy=Policy("zero", "zero"))([by_text]), kind=kind)
-    np.testing.assert_allclose(made.captured[0], grpo([1, 0, 2, 0]), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], tiny_trl.advantages([1, 0, 2, 0]), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_mixin_over_a_trainer_with_its_own_loss(tmp_path):
     kind = type("Mine", (tiny_trl.Captures, GuardedTrainer, gmpo.GMPOTrainer), {})
     extra = {"guard": Guard(NoWord(), policy=DROP)}
     made = plain(tmp_path, [by_text], kind=kind, extra=extra, configuration=gmpo.GMPOConfig)
-    np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
+    np.testing.assert_allclose(made.captured[0], tiny_trl.advantages([1, None, 2, 0]), atol=1e-3)
 
 
 # As Qwen3's in trl's chat_template_utils: a first "<think>" drops the text before it.
@@ -175,7 +175,9 @@ def test_chat_template_cannot_hide_text(tmp_path, mixin):
     made.train()
     assert seen[0][1] in ("12", texts[1])  # trl 1.6 shows the text; newer releases hide it
     assert [c.text for c in verifier.batches[0]] == list(texts)
-    np.testing.assert_allclose(made.captured[0], grpo([1.0, None, 2.0, 0.0]), atol=1e-3)
+    np.testing.assert_allclose(
+        made.captured[0], tiny_trl.advantages([1.0, None, 2.0, 0.0]), atol=1e-3
+    )
 
 
 def test_object_that_is_not_a_guard_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from grpo_guard.core.verdict import Cause
 from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
-from tests.trl.test_trl_trainer import Notes, grpo, odd, train
+from tests.trl.test_trl_trainer import Notes, odd, train
 
 
 @pytest.mark.slow
@@ -40,7 +40,9 @@ def test_slot_without_a_usable_completion_is_rejected_alone(tmp_path, on_reject,
         max_steps=1,
     )
     refused = 0.0 if on_reject == "zero" else None
-    np.testing.assert_allclose(made.captured[0], grpo([3.0, refused, 2.0, 0.0]), atol=1e-3)
+    np.testing.assert_allclose(
+        made.captured[0], tiny_trl.advantages([3.0, refused, 2.0, 0.0]), atol=1e-3
+    )
     assert [c.node for c in verifier.batches[0]] == ["ann", "cy", "dan"]  # "" is an answer
     assert [c.slot for c in verifier.batches[0]] == [0, 0, None]
     assert {c.round for c in verifier.batches[0]} == {7}
