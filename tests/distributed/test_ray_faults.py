@@ -1,5 +1,8 @@
 """Workers that die, hang or miscount: still one verdict each, and no failure becomes a score."""
 
+# The class that reaches actors by value must not evaluate names that stay behind.
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
