@@ -15,7 +15,7 @@ class Wordings:
         self._known = OrderedDict[int, None]()
 
     def is_new(self, node: str, sentence: str) -> bool:
-        """Whether at least half of a sentence's word triples are new for the node, which are
+        """Whether more than a quarter of a sentence's word triples are new for the node, which are
         remembered from then on.
 
         Numbers are no words, so that "The final answer is 18." repeats "The final answer is 4.". A
@@ -31,4 +31,4 @@ class Wordings:
             self._known.move_to_end(triple)
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
-        return 2 * fresh >= len(triples)
+        return 4 * fresh > len(triples)
