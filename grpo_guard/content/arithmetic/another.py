@@ -87,10 +87,10 @@ class Another:
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
         """Name an arithmetic, such as modular, in which the equation holds; "" if there is none."""
-        if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
+        if self.moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         turns = self._is_turned and _are_all(link, "degrees")
-        moduli = self._moduli | {360} if turns else self._moduli
+        moduli = self.moduli | {360} if turns else self.moduli
         if any((exact - stated) % modulus == 0 for modulus in moduli):
             return "a modulus"
         if self._is_boolean and stated in (0, 1) and {0, 1}.issuperset(_numbers(link, link.left)):
@@ -100,7 +100,7 @@ class Another:
         return "a base" if any(_holds_in(link, base) for base in self._bases) else ""
 
     @cached_property
-    def _moduli(self) -> frozenset[int]:
+    def moduli(self) -> frozenset[int]:
         """All moduli that could apply, except 2, which would excuse every other wrong result."""
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):

@@ -8,8 +8,6 @@
       73
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 
@@ -25,11 +23,14 @@ _COLUMN: Final = re.compile(
     r"[ \t|]{0,40}+[-_=\u2500\u2501]{2,40}+[ \t]{0,9}+\n"
     rf"[ \t|$]{{0,40}}+(?P<stated>{_NUMBER})[ \t]{{0,9}}+(?=\n[ \t]*+(?:\n|[A-Za-z`#*])|\n?\Z)"
 )
+_LINE: Final = re.compile(r"\n[ \t|]{0,40}+[-_=\u2500\u2501]{2,40}+[ \t]{0,9}+\n")
 _ROW: Final = re.compile(rf"(?P<sign>[-+*x]?)[ \t$]{{0,40}}+(?P<number>{_NUMBER})[ \t]{{0,9}}+\n")
 
 
 def columns(folded: str) -> list[Equation]:
     """Return the sums, differences and products in columns, right or wrong, in linear time."""
+    if not _LINE.search(folded):  # most texts; the other pattern tries every line
+        return []
     return [found for match in _COLUMN.finditer(folded) if (found := _read(folded, match))]
 
 

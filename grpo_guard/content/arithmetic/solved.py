@@ -1,11 +1,10 @@
 """Equations with one unknown and the solution that a text states: "x + 2 = 8, so x = 7"."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from typing import Final
 
+from grpo_guard.content.arithmetic.another import Another
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.notation import number
 
@@ -14,6 +13,9 @@ _THEN: Final = (
     r"(?:so|then|thus|hence|therefore|we get|gives|giving|means|which gives|which means|implies|"
     r"\n{1,2}[ $]{0,8}|and so|i\.e\.|→|\\implies|\\Rightarrow|\\to)"
 )
+_STATED: Final = re.compile(r"[a-z] ?= ?-?[0-9]")
+_BEFORE: Final = re.compile(rf"{_THEN}[ ,$:]{{0,4}}\Z")
+_LONGEST_BEFORE: Final = 24
 # Anything else next to it, such as a second term, a power or a unit, makes the equation unreadable.
 _SOLVED: Final = re.compile(
     rf"(?<![\w.^)}}\]/*+=<>|-])(?<![\^)}}\]/*+=<>|-] )(?P<factor>{_NUMBER})? ?[*]? ?(?P<x>[a-z])"
@@ -23,13 +25,25 @@ _SOLVED: Final = re.compile(
 )
 
 
-def solutions(folded: str) -> list[Equation]:
-    """Return the stated solutions, right or wrong, of linear equations, in linear time."""
-    found = map(_checked, _SOLVED.finditer(folded))
+def solutions(folded: str, another: Another) -> list[Equation]:
+    """Return the stated solutions, right or wrong, of linear equations, in linear time.
+
+    Args:
+        folded: The folded text.
+        another: The other arithmetics that the text and its question mention; a solution under one
+            of their moduli is right.
+    """
+    stated = (match.start() for match in _STATED.finditer(folded))
+    # In most texts no value follows from anything, and the whole pattern tries every letter.
+    if not any(_BEFORE.search(folded, max(0, at - _LONGEST_BEFORE), at) for at in stated):
+        return []
+    found = (_checked(match, another) for match in _SOLVED.finditer(folded))
     return [equation for equation in found if equation is not None]
 
 
-def _checked(match: re.Match[str]) -> Equation | None:
+def _checked(match: re.Match[str], another: Another) -> Equation | None:
+    if match["factor"] is None and match["term"] is None:
+        return None  # "x = 2, then x = 3": two roots, or the steps of a program
     written = (match["factor"] or "1", match["term"] or "0", match["value"], match["top"])
     factor, term, value, top = map(_exact, written)
     bottom = _exact(match["bottom"] or "1")
@@ -37,10 +51,12 @@ def _checked(match: re.Match[str]) -> Equation | None:
         return None
     if not factor or not bottom:
         return None
-    exact = (value + term if match["sign"] == "-" else value - term) / factor
-    stated = top / bottom
+    if match["sign"] == "-":
+        term = -term
+    exact, stated = (value - term) / factor, top / bottom
     unit = Fraction(1, 10 ** len(match["top"].partition(".")[2])) if "." in match["top"] else 0
-    right = abs(exact - stated) <= unit
+    left_over = factor * stated + term - value
+    right = abs(exact - stated) <= unit or any(left_over % m == 0 for m in another.moduli)
     extent = match.span()
     left = match.string[match.start() : match.start("stated")].strip()
     return Equation(left, exact, stated, match.span("top"), extent, right)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.answers import rightness
-from grpo_guard.content.arithmetic.another import redefined, sign_of
+from grpo_guard.content.arithmetic.another import Another, redefined, sign_of
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.columns import columns
 from grpo_guard.content.arithmetic.doubts import SPOKEN
@@ -148,7 +148,7 @@ class ArithmeticVerifier(RuleVerifier):
             return overlong
         asked = words_of(completion.trusted_prompt)
         found = equations(text, asked=asked)
-        in_words = [] if self.textual == "off" else _otherwise_stated(text, found)
+        in_words = [] if self.textual == "off" else _otherwise_stated(text, found, asked)
         judged = sorted(found + in_words, key=_span_of) if self.textual == "judge" else found
         shown: list[_Shown] = []
         if not all(equation.right for equation in judged):
@@ -190,10 +190,11 @@ def _wrong_ones(completion: Completion, judged: list[Equation], asked: str) -> l
     return wrong
 
 
-def _otherwise_stated(text: str, found: Sequence[Equation]) -> list[Equation]:
+def _otherwise_stated(text: str, found: Sequence[Equation], asked: str) -> list[Equation]:
     """Return what is stated in words, in columns and as the solution of an equation."""
     folded = fold(text)
-    return [*statements(text, found), *columns(folded), *solutions(folded)]
+    solved = solutions(folded, Another(folded, asked))
+    return [*statements(text, found), *columns(folded), *solved]
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:

@@ -3,8 +3,6 @@
 A replacement is as long as what it replaces, so that all offsets stay valid.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Final
@@ -65,7 +63,9 @@ _PARTS: Final = {
     "half": 2, "thir": 3, "quar": 4, "fift": 5, "sixt": 6, "seve": 7, "eigh": 8, "nint": 9,
     "tent": 10,
 }  # fmt: skip
-PARTS: Final = "(?:third|quarter|fifth|sixth|seventh|eighth|ninth|tenth)s?"
+_PLURAL: Final = ("third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_FRACTIONS: Final = ("half", *_PLURAL, *(f"{part}s" for part in _PLURAL))
+PARTS: Final = f"(?:{'|'.join(_PLURAL)})s?"
 MULTIPLES: Final = "twice|thrice|double|triple|doubling|tripling|halving|quadrupling"
 
 
@@ -105,18 +105,18 @@ def _powered(match: re.Match[str]) -> str:
     return f"{match['a']}^{2 if match['power'][0] in 'sS' else 3}".ljust(len(match.group()))
 
 
-# Each phrase comes with a word that it contains, so that most phrases can be skipped for a line.
-PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
-    ("sum", _pair("(?:the )?sum of", "and"), _signed("+")),
-    ("product", _pair("(?:the )?product of", "and"), _signed("*")),
-    ("difference", _pair("(?:the )?difference between", "and"), _signed("-")),
-    ("add", _pair("add(?:ing)?", "and|to"), _signed("+")),
-    ("ing", _pair("(?:summing|combining|putting together)", "and|with"), _signed("+")),
-    ("multiply", _pair("multiply(?:ing)?", "by|and|with"), _signed("*")),
-    ("divid", _pair("divid(?:e|ing)", "by"), _signed("/")),
-    ("from", _pair("(?:subtract|deduct|tak)(?:e|ing)?", "from"), _signed("+", "-")),
+# Each phrase contains one of its words, so that most phrases can be skipped for a line.
+PHRASES: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], Rewrite], ...]] = (
+    (("sum",), _pair("(?:the )?sum of", "and"), _signed("+")),
+    (("product",), _pair("(?:the )?product of", "and"), _signed("*")),
+    (("difference",), _pair("(?:the )?difference between", "and"), _signed("-")),
+    (("add",), _pair("add(?:ing)?", "and|to"), _signed("+")),
+    (("ing",), _pair("(?:summing|combining|putting together)", "and|with"), _signed("+")),
+    (("multiply",), _pair("multiply(?:ing)?", "by|and|with"), _signed("*")),
+    (("divid",), _pair("divid(?:e|ing)", "by"), _signed("/")),
+    (("from",), _pair("(?:subtract|deduct|tak)(?:e|ing)?", "from"), _signed("+", "-")),
     (
-        "and",
+        ("and",),
         re.compile(
             rf"(?P<a>{_NUMBER})(?:[ ]+[a-z]{{2,15}}){{0,2}}?[ ]+(?P<joint>and)[ ]+(?P<b>{_NUMBER})"
             r"(?=(?:[ ]+[a-z]{2,15}){0,2}?[ ]+(?:makes?|gives?|equals?|totals?)\b)",
@@ -125,7 +125,7 @@ PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
         lambda match: match.group().replace("and", "+  "),
     ),
     (
-        " than ",
+        ("more than", "less than"),
         re.compile(
             rf"{_FIRST}(?P<a>{_NUMBER}) (?P<joint>more|less) than "
             rf"(?P<b>{_NUMBER}){_SAYS}",
@@ -134,7 +134,7 @@ PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
         _compared,
     ),
     (
-        "the ",
+        ("the sum", "the product", "the difference"),
         re.compile(
             rf"{_FIRST}(?P<c>{_NUMBER}) (?:is|equals) the (?P<joint>sum|product|difference) "
             rf"(?:of|between) (?P<a>{_NUMBER}) and (?P<b>{_NUMBER})"
@@ -144,31 +144,31 @@ PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
         _turned,
     ),
     (
-        "average",
+        ("average",),
         re.compile(
             rf"(?<!\w)(?:the )?average of (?P<a>{_NUMBER}) and (?P<b>{_NUMBER}){_SAYS}", re.I
         ),
         _mean,
     ),
     (
-        " of ",
+        ("square of", "cube of"),
         re.compile(rf"(?<!\w)the (?P<power>square|cube) of (?P<a>{_NUMBER}){_SAYS}", re.I),
         _powered,
     ),
     (
-        " of ",
+        tuple(f"{part} of" for part in _FRACTIONS),
         re.compile(
             rf"(?<!\w)(?:(?P<count>an?|[1-9]) {{1,6}})?(?P<part>half|{PARTS}) of(?= \$?[0-9])", re.I
         ),
         _part,
     ),
     (
-        "",
+        ("twice", "thrice", "doubl", "tripl", "halving", "quadrupl"),
         re.compile(rf"(?<!\w)(?:{MULTIPLES})(?= \$?[0-9])", re.I),
         _multiplied,
     ),
     (
-        "",
+        (" is ", " are ", " equal"),
         re.compile(
             rf"(?<=[0-9] )(?P<unit>{_MEASURE}) (?:is|are|equals?)(?= \$?[0-9.,]{{1,9}} {_MEASURE}"
             r"(?! (?:more|less|long|late|earl|fast|slow|tall|short|old|young|high|deep|wide|per|"
@@ -177,8 +177,11 @@ PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
         ),
         lambda match: f"{match['unit']} =".ljust(len(match.group())),
     ),
-    ("get", *_counted("(?:to|we) get", "=")),
-    ("", *_counted("(?:leaves?|yields?|produces?|results in|comes to)", "=")),
-    ("squared", re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _replaced_by("^2")),
-    ("cubed", re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _replaced_by("^3")),
+    (("get",), *_counted("(?:to|we) get", "=")),
+    (
+        ("leave", "yield", "produce", "results", "comes"),
+        *_counted("(?:leaves?|yields?|produces?|results in|comes to)", "="),
+    ),
+    (("squared",), re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _replaced_by("^2")),
+    (("cubed",), re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _replaced_by("^3")),
 )

@@ -44,10 +44,16 @@ _CALCULATING: Final = word_set(
     "sum product difference average add adding multiply multiplying divide dividing subtract "
     "subtracting summing combining putting take taking deduct deducting half third quarter fifth "
     "sixth seventh eighth ninth tenth thirds quarters fifths sixths sevenths eighths ninths tenths "
-    "twice thrice double triple doubling tripling halving quadrupling square cube squared cubed "
-    "seconds minutes hours inches feet yards miles meters metres cm km grams kilograms kg ounces "
-    "pounds liters litres cups pints quarts gallons ml cents dimes nickels dollars than"
+    "twice thrice double triple doubling tripling halving quadrupling square cube squared cubed"
 ).union(_VALUES)
+# Two of these in a line can state a conversion: "3 hours is 180 minutes".
+_MEASURES: Final = word_set(
+    "second seconds minute minutes hour hours inch inches foot feet yard yards mile miles meter "
+    "meters metre metres centimeter centimeters centimetre centimetres kilometer kilometers "
+    "kilometre kilometres cm km gram grams kilogram kilograms kg ounce ounces pound pounds ton "
+    "tons liter liters litre litres cup cups pint pints quart quarts gallon gallons ml cent cents "
+    "dime dimes nickel nickels quarter quarters dollar dollars"
+)
 # Words that make "3 and 4" a sum.
 _TOGETHER: Final = word_set("make makes give gives equal equals total totals get")
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
@@ -95,9 +101,13 @@ def _lines_with_statements(small: str) -> Iterator[int]:
 
 
 def _calculates(words: list[str]) -> bool:
-    if _CALCULATING.isdisjoint(words):
-        return "and" in words and not _TOGETHER.isdisjoint(words)
-    return True
+    if not _CALCULATING.isdisjoint(words):
+        return True
+    if "and" in words and not _TOGETHER.isdisjoint(words):
+        return True
+    if "than" in words and ("more" in words or "less" in words):
+        return True
+    return len(_MEASURES.intersection(words)) > 1
 
 
 def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
@@ -116,8 +126,8 @@ def _in_signs(line: str) -> str:
     small = line.lower()
     spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))
     changed = _NUMERAL.sub(_digits, line) if spelt else line
-    for word, phrase, rewrite in PHRASES:
-        if word in small:
+    for words, phrase, rewrite in PHRASES:
+        if any(word in small for word in words):
             changed = phrase.sub(rewrite, changed)
     if changed == line:
         return " " * len(line)
