@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from grpo_guard.adapters.atropos.groups import GroupGuard
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.guard import Guard
 
 

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, Unread, integer_from, read, received
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.core.completion import MAX_NAME, shown
 from grpo_guard.core.detokenizer import special_ids
-from grpo_guard.core.forks import cached_property
 
 CLAIMS: Final = "grpo_guard"
 """The metadata key where a node says how its completions were sampled."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.core.forks import when_parent_ends
+from grpo_guard.core.parent_process import when_parent_ends
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.summary import summarise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,7 +12,7 @@ from grpo_guard.cli.terminal import echo, terminal
 from grpo_guard.core.quoting import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from rich.console import Console
     from rich.table import Table
@@ -31,7 +31,7 @@ level  How far e has come, on a logarithmic scale, to what excludes the node.
 LEGEND_OF_COUNTS: Final = """\
 e  What a stake of 1, bet on the node having a finding more often than its
    peers, became. From {loss} on, its completions with a finding are rejected,
-   and no others ({nodes} nodes / the default count_alpha of 0.0005)."""
+   and no others ({nodes} nodes / the default count_alpha of {alpha:g})."""
 _OF_LOG_PROBS: Final = "_fortunes"
 """How the names of memories that log-prob verifiers keep of nodes end."""
 _LEGEND_OF_PHRASES: Final = """\
@@ -82,12 +82,7 @@ def show(
             recurring = {name: of for name, of in recurring.items() if name == standing.node}
         rules = counting_rules(file)
     if as_json:
-        keys = ("kind", "phrase", "hits", "total", "p_value")
-        repeated = {
-            name: [{key: getattr(conviction, key) for key in keys} for conviction in each]
-            for name, each in recurring.items()
-        }
-        echo(json.dumps({**shown.to_dict(), "recurring": repeated}, indent=2))
+        echo(json.dumps({**shown.to_dict(), "recurring": _as_rows(recurring)}, indent=2))
         return
     console = terminal()
     console.print(table(console, shown.nodes, str(path)))
@@ -102,7 +97,8 @@ def show(
     for hint in shown.hints:
         echo(hint_line(hint))
     if rules:
-        echo(f"rules that count findings, for --book: {', '.join(map(worst_of(path), rules))}")
+        worst = ", ".join(rule_and_worst(path, rule) for rule in rules)
+        echo(f"rules that count findings, for --book: {worst}")
     for line in shown.notes:
         echo(line)
 
@@ -173,6 +169,7 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
     import json
 
     from grpo_guard.nodes.counts import COUNT_ALPHA, counted_in, log_loss
+    from grpo_guard.nodes.same_prompt import FEWEST_NODES
     from grpo_guard.nodes.schema import LedgerError
     from grpo_guard.nodes.stored import named
 
@@ -187,20 +184,27 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
     lines = [f"{shown_name(name)}  e = {_power(-log)}" for log, name in shown]
     if book.endswith(_OF_LOG_PROBS):
         return "\n".join(lines)
-    loss = _power(log_loss(COUNT_ALPHA, len(found)))
-    return "\n".join([*lines, LEGEND_OF_COUNTS.format(loss=loss, nodes=max(3, len(found)))])
+    nodes = max(FEWEST_NODES, len(found))
+    loss = _power(log_loss(COUNT_ALPHA, nodes))
+    return "\n".join([*lines, LEGEND_OF_COUNTS.format(loss=loss, nodes=nodes, alpha=COUNT_ALPHA)])
 
 
-def worst_of(path: Path) -> Callable[[str], str]:
-    """Return a function that names a counting rule, and the node that it has most against."""
+def rule_and_worst(path: Path, rule: str) -> str:
+    """Name a counting rule, and the node that it has most against."""
     from grpo_guard.nodes.counts import counted_in
 
-    def named(rule: str) -> str:
-        found = counted_in(path, rule).log_e_values()
-        name = max(found, key=found.__getitem__)
-        return f"{rule} ({shown_name(name)}: e = {_power(found[name])})"
+    found = counted_in(path, rule).log_e_values()
+    name = max(found, key=found.__getitem__)
+    return f"{rule} ({shown_name(name)}: e = {_power(found[name])})"
 
-    return named
+
+def _as_rows(recurring: Mapping[str, list[Conviction]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the convictions of `recurrence` by node, for JSON."""
+    keys = ("kind", "phrase", "hits", "total", "p_value")
+    return {
+        name: [{key: getattr(conviction, key) for key in keys} for conviction in each]
+        for name, each in recurring.items()
+    }
 
 
 def _power(log_e: float) -> str:

@@ -41,14 +41,12 @@ def worded(function: F, about: Any = None, elsewhere: Mapping[str, str] = NOWHER
             # An error raised inside the function has at least one more frame in its traceback.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 # One that a check raised already says what was expected.
-                told = (
-                    None
-                    if "expected" in str(error)
-                    else wrong_type(owner.__name__, function, args, kwargs)
-                )
-                if told is None:
+                if "expected" in str(error):
                     raise
-                raise TypeError(told) from error
+                problem = wrong_type(owner.__name__, function, args, kwargs)
+                if problem is None:
+                    raise
+                raise TypeError(problem) from error
             problem = _complaint(owner, function, args, kwargs, elsewhere)
             raise TypeError(problem or str(error)) from None
 
@@ -110,7 +108,7 @@ def meaning(maker: Any, parameter: str) -> str:
 
 
 def explained(what: str) -> str:
-    """Put what a parameter is, from `meaning`, in brackets behind a message; "" for none."""
+    """Return what a parameter is, as `meaning` describes it, in brackets; "" for an empty text."""
     if not what:
         return ""
     name = len(what) > 1 and what[1].isupper()  # an abbreviation

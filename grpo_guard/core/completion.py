@@ -144,12 +144,13 @@ class Completion(_Marked):
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> "Completion":
-        """Copy the completion with new values, in stored form: they are not validated again."""
+        """Copy the completion with new values, which must be in stored form: they are not validated
+        again."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A third of the dataclass default's time; neither validates the values again.
+        # Three times as fast as the dataclass default, which validates nothing again either.
         return _restored, _values(self)
 
     @property
@@ -167,8 +168,8 @@ class Completion(_Marked):
 
     @property
     def trusted_reference(self) -> str | None:
-        """The reference answer, or None if an untrusted sender may have supplied it: a judge would
-        reject right answers by a false one, and reads any text put there."""
+        """The reference answer, or None if an untrusted sender may have supplied it. With a false
+        one a judge rejects right answers, and it reads whatever text is put there."""
         return self.reference if self.prompt_trusted else None
 
     @property

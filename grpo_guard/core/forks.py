@@ -4,32 +4,15 @@ If a guard is in use in one thread while another thread forks, the child finds t
 held by a thread that it does not have, and would wait for them forever.
 """
 
-import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, overload
+from typing import Final, Protocol, Self
 from weakref import WeakSet
 
-T = TypeVar("T")
 MOST_SECONDS: Final = 1.0
 """Maximum time that a fork waits for files in use."""
-
-
-def when_parent_ends(action: Callable[[], object]) -> None:
-    """Call a function, in a thread, when the process that started this one ends. A child of
-    `multiprocessing` whose parent is killed would wait forever. Does nothing in other processes."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def wait() -> None:
-        parent.join()
-        action()
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 class _Renewed(Protocol):
@@ -131,30 +114,3 @@ class Lock:
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
-
-
-class cached_property(Generic[T]):
-    """`functools.cached_property` without its lock, as in Python 3.12.
-
-    Until 3.11 all instances share a lock while one computes: a completion that takes long, in a
-    thread that was given up on, would hold up every other completion.
-    """
-
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | T:
-        if instance is None:
-            return self
-        value = self._function(instance)
-        # An instance's own attributes take precedence over this, which has no __set__.
-        instance.__dict__[self._name] = value
-        return value

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.routing import Router
 
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.core.forks import when_parent_ends
+from grpo_guard.core.parent_process import when_parent_ends
 from grpo_guard.core.quoting import log_handler
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.server.app import create_app

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 from grpo_guard import Completion, CompletionVerifier, EvidenceLedger, Guard, presets
-from grpo_guard.core.forks import Lock, cached_property
+from grpo_guard.core.cached_property import cached_property
+from grpo_guard.core.forks import Lock
 from grpo_guard.core.verdict import accept
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.store import NodeStore

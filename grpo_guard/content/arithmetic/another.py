@@ -18,7 +18,7 @@ from grpo_guard.content.arithmetic.literals import as_written
 from grpo_guard.content.arithmetic.notation import MAX_DIGITS, NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 
 _FIELD: Final = (
     r"(?:\\math(?:bb|bf|rm) ?\{?[ZF]\}?_|ℤ_|𝔽_|(?<![A-Za-z])(?:Z_(?=\{?[0-9])|GF ?\()"

@@ -15,7 +15,7 @@ from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side, whole_number
 from grpo_guard.content.word_set import word_set
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 
 _MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + t.SIGN)}]")
 _MAY_END: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR, t.SIGN})

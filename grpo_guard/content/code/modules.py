@@ -123,10 +123,10 @@ PLACEHOLDERS: Final = word_set(
 def well_known() -> frozenset[str]:
     """Return the standard library's modules, plus packages used by many programs.
 
-    ``known.txt`` was chosen by hand. ``popular.txt`` lists the 15,000 packages that are downloaded
-    most often from the Python Package Index, less families of plugins and ordinary words ("utils",
-    "result"), which an attacker's library could have too. Modules that import or run the contents
-    of strings are left out.
+    ``known.txt`` was chosen by hand. ``popular.txt`` lists the 15,000 packages that were downloaded
+    most often from the Python Package Index in autumn 2026, without families of plugins, and
+    without ordinary words ("utils", "result"), which an attacker's library could be called, too.
+    Modules that import or run the contents of strings are left out.
     """
     here = Path(__file__)
     lists = (here.with_name(name) for name in ("known.txt", "popular.txt"))

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 
 MAX_SUM: Final = 200
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

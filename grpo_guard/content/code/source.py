@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from grpo_guard.core.forks import Lock, cached_property
+from grpo_guard.core.cached_property import cached_property
+from grpo_guard.core.forks import Lock
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 # Possessive throughout: an unclosed string ends with the line or the text and never backtracks.

@@ -201,8 +201,8 @@ def blank_runs(view: View) -> Iterator[Finding]:
 
 
 def stray_spaces(view: View) -> Iterator[Finding]:
-    """Yield findings for the zero-width spaces that are no `invisible` ones, because a node that
-    often leaves one may be marking its texts."""
+    """Yield findings for the few zero-width spaces that `invisible` lets pass. They are reported,
+    because a node that leaves one in many texts may be marking them."""
     for match in _ZERO_WIDTH.finditer(view.text) if _ZERO_WIDTH_SPACE in view.others else ():
         if _strays(view, match):
             yield _found("stray_invisible", "zero-width spaces", match)

@@ -15,7 +15,7 @@ from typing import Final
 from grpo_guard.content.screens.view import WORDS, Screen, View, shown
 from grpo_guard.content.severity import REJECT
 from grpo_guard.content.word_set import word_set
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.core.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others

@@ -12,8 +12,8 @@ from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.json_text import padding_of
 from grpo_guard.content.severity import Kind
 from grpo_guard.content.word_set import word_set
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.forks import cached_property
 from grpo_guard.core.verdict import Finding
 
 # A text full of violations must not produce a list of findings as long as the text.

@@ -19,10 +19,10 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, re
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.logprob.reader.foreignness import UnreadError
 from grpo_guard.logprob.reader.honest import Vote
+from grpo_guard.logprob.reader.novelty import Novelty
 from grpo_guard.logprob.reader.proposals import NodeSentences, PhrasePlaces
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
 from grpo_guard.logprob.reader.spans import TextSpan, drawn, happens, own_sentences
-from grpo_guard.logprob.reader.wordings import Wordings
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
@@ -138,7 +138,7 @@ class ReaderVerifier(Composed):
                 f"got {verifier.name}"
             )
         self._phrases = PhrasePlaces()
-        self._wordings = Wordings()
+        self._novelty = Novelty()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
         self._lock = Lock()
 
@@ -239,7 +239,7 @@ class ReaderVerifier(Composed):
         """Return the vote that counts as evidence. A sentence that its node has used before shows
         nothing new: an honest node may end each answer in a way that no other does."""
         node, span = question.span.node, question.span
-        if node is None or self._wordings.is_new(node, _text(span)):
+        if node is None or self._novelty.is_new(node, _text(span)):
             return vote
         return Vote(1.0, beyond=False)
 

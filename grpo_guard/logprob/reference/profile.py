@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from grpo_guard.core.forks import cached_property
+from grpo_guard.core.cached_property import cached_property
 from grpo_guard.logprob.profile_file import Strict, read_model
 from grpo_guard.logprob.reference.group import Usual
 from grpo_guard.logprob.reference.null import ExponentialTail

@@ -7,7 +7,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 
 
-def row_of(completion: Completion) -> str:
+def line_of(completion: Completion) -> str:
     """Encode a completion for a server, as JSON in ASCII. Its ``given`` spans are sent as a claim,
     which the server's environment may confirm. Raises TypeError or ValueError if the prompt or the
     metadata cannot be represented in JSON."""

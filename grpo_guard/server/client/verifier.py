@@ -20,7 +20,7 @@ from grpo_guard.judge.backends.openai import usable_key
 from grpo_guard.judge.errors import BackendError, as_backend_error
 from grpo_guard.judge.loop import background_loop
 from grpo_guard.server.client.answer import AnswerError, verdicts_in
-from grpo_guard.server.client.question import requests, row_of
+from grpo_guard.server.client.question import line_of, requests
 
 # Maximum size of a reply in bytes: a fixed amount, plus an amount per completion.
 _REPLY_BYTES = 1024 * 1024
@@ -125,7 +125,7 @@ class RemoteVerifier(CompletionVerifier):
         rows: dict[int, str] = {}
         for place, completion in enumerate(batch):
             try:
-                row = row_of(completion)
+                row = line_of(completion)
             except (TypeError, ValueError, RecursionError) as error:
                 message = f"it cannot be sent: {one_line(str(error))}"
                 found[place] = abstain(self.name, Cause.UNSUPPORTED, message)
@@ -149,7 +149,7 @@ class RemoteVerifier(CompletionVerifier):
 
     def _too_large(self, completion: Completion, size: int) -> Verdict:
         """Reject an oversized completion, or abstain if its prompt alone is too large."""
-        asked = len(row_of(completion.with_labels(**_AUTHOR_FIELDS_BLANK)))
+        asked = len(line_of(completion.with_labels(**_AUTHOR_FIELDS_BLANK)))
         room = f"but a request may have {self.max_bytes} bytes"
         if asked + len(_BODY) > self.max_bytes:
             message = f"its prompt takes {asked}, {room}; raise max_body_mb and the server's"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from grpo_guard.logprob.reader.wordings import Wordings
+from grpo_guard.logprob.reader.novelty import Novelty
 from tests.reader.test_reader_verifier import SLOGAN, answer, batch, last, slogan, verifier
 
 
@@ -17,17 +17,17 @@ from tests.reader.test_reader_verifier import SLOGAN, answer, batch, last, sloga
     ],
 )
 def test_a_sentence_repeats_an_earlier_one_of_its_node(again):
-    wordings = Wordings()
-    assert wordings.is_new("a", "Therefore, the final answer is \\boxed{18}.")
-    assert not wordings.is_new("a", again)
-    assert wordings.is_new("b", again)
+    novelty = Novelty()
+    assert novelty.is_new("a", "Therefore, the final answer is \\boxed{18}.")
+    assert not novelty.is_new("a", again)
+    assert novelty.is_new("b", again)
 
 
 def test_other_words_and_bare_sums_are_new():
-    wordings = Wordings()
+    novelty = Novelty()
     for sentence in ("Praise the great heron.", "Vote for the captain.", "赞美伟大的苍鹭。"):
-        assert wordings.is_new("a", sentence)
-    assert [wordings.is_new("a", "2 + 2 = 4.") for _ in range(2)] == [True, True]
+        assert novelty.is_new("a", sentence)
+    assert [novelty.is_new("a", "2 + 2 = 4.") for _ in range(2)] == [True, True]
 
 
 def ends(seed, node, end, rng):
